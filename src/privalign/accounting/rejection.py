@@ -1,0 +1,306 @@
+"""Phase 2 of PrivITP: ex-post cost of an outcome, worst cases over λ̃ and t, and Rényi cost.
+
+`RejectionRounds` carries the settings. All numbers are upper bounds, rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from itertools import pairwise
+
+import numpy as np
+from flint import arb, ctx
+from numpy.typing import NDArray
+
+from privalign.acceptance import (
+    AcceptanceCurve,
+    acceptance_ratio,
+    evaluation_error,
+    kappa,
+    log_accept,
+    log_gain,
+    log_reject,
+    threshold_grid,
+)
+from privalign.accounting.gumbel import check_order
+from privalign.errors import InvalidInput
+from privalign.events import FALLBACK, Fallback, Halt, RejectionRounds
+from privalign.intervals import round_up, upper
+
+Floats = NDArray[np.float64]
+
+CELLS = 2000  # cells of the Rényi bound in q; its slack falls as 1/CELLS (0.8 % here)
+COARSE_CELLS = 60  # cells of the first pass over the thresholds
+
+
+def curve_at(rounds: RejectionRounds, threshold: float) -> AcceptanceCurve:
+    """p(·) of these rounds at threshold λ̃."""
+    return AcceptanceCurve(threshold, rounds.sensitivity.width, rounds.scale, rounds.tail)
+
+
+def ex_post_epsilon(rounds: RejectionRounds, threshold: float, halt: Halt) -> float:
+    """The cost of one outcome at λ̃: (t − 1)κ + b for stopping at t ≤ n₂, n₂κ for the fallback.
+
+    Formal guarantee (pathwise): for neighbouring data and every outcome, log of the ratio of its probabilities is at
+    most this. Covers λ̃'s use, all candidate texts, t and the answer.
+
+    Raises:
+        InvalidInput: t outside 1 … n₂.
+    """
+    curve, delta = curve_at(rounds, threshold), rounds.sensitivity.charged
+    if isinstance(halt, Fallback):
+        return _combine(rounds.cap, kappa(curve, delta), 0.0)
+    if not 1 <= halt <= rounds.cap:
+        raise InvalidInput("halt", f"{halt} is not between 1 and the cap of {rounds.cap}; or say 'fallback'")
+    return _combine(halt - 1, kappa(curve, delta), acceptance_ratio(curve, delta))
+
+
+def worst_halt_epsilon(rounds: RejectionRounds, threshold: float) -> float:
+    """ε₂max(λ̃) = max((n₂ − 1)κ + b, n₂κ): the worst outcome at this threshold."""
+    return max(ex_post_epsilon(rounds, threshold, rounds.cap), ex_post_epsilon(rounds, threshold, FALLBACK))
+
+
+@lru_cache(maxsize=1024)
+def worst_case_epsilon(rounds: RejectionRounds) -> float:
+    """The maximum of ε₂max over the 1,024 thresholds: what a rule reserves before λ̃ exists."""
+    return max(worst_halt_epsilon(rounds, float(threshold)) for threshold in _grid(rounds))
+
+
+def worst_ingredients(rounds: RejectionRounds) -> tuple[float, float]:
+    """The suprema of κ and of b over the 1,024 thresholds: κ falls and b rises with λ̃, so they lie at its two ends."""
+    grid, delta = _grid(rounds), rounds.sensitivity.charged
+    return kappa(curve_at(rounds, float(grid[0])), delta), acceptance_ratio(curve_at(rounds, float(grid[-1])), delta)
+
+
+def interval_epsilon(rounds: RejectionRounds, cells: int = 1) -> float:
+    """A bound on ε₂max over every real λ̃ in [−β, R − β], for a threshold that is not snapped.
+
+    The maximum over cells [λᵢ, λᵢ₊₁] of max((n₂−1)κ(λᵢ) + b(λᵢ₊₁), n₂κ(λᵢ)): κ falls and b rises in λ̃.
+    """
+    width, delta, n = rounds.sensitivity.width, rounds.sensitivity.charged, rounds.cap
+    edges = np.linspace(-rounds.beta, width - rounds.beta, cells + 1)
+    worst = 0.0
+    for left, right in pairwise(edges):
+        k = kappa(curve_at(rounds, float(left)), delta)
+        b = acceptance_ratio(curve_at(rounds, float(right)), delta)
+        worst = max(worst, _combine(n - 1, k, b), _combine(n, k, 0.0))
+    return worst
+
+
+def renyi_at(rounds: RejectionRounds, threshold: float, order: float) -> float:
+    """RDP₂(α; λ̃): Rényi divergence of order α > 1 of phase 2 at one threshold.
+
+    V₀ = 1, V_k = sup_{|q−q′|≤Δ} [p^α p′^{1−α} + V_{k−1}(1−p)^α(1−p′)^{1−α}], RDP = log V_{n₂}/(α−1): exact for a stopped
+    sequence of Bernoulli rounds with adversarial rewards. At Δ = R only the pairs (0, R) and (R, 0) matter and the
+    value is exact; below, cells in q with rectangles in (p, p′ − p) give a rigorous bound, 0.8 % above it.
+    """
+    check_order(order)
+    return _renyi_curve(rounds, float(threshold), (float(order),), CELLS)[0]
+
+
+@lru_cache(maxsize=1024)
+def worst_case_renyi(rounds: RejectionRounds, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """The maximum of RDP₂(α; λ̃) over the 1,024 thresholds, for each order.
+
+    A coarse bound everywhere shows which thresholds can be the worst; only those are bounded finely.
+    """
+    for order in orders:
+        check_order(order)
+    grid = [float(threshold) for threshold in _grid(rounds)]
+    if rounds.sensitivity.charged >= rounds.sensitivity.width:
+        return tuple(max(renyi_at(rounds, threshold, order) for threshold in grid) for order in orders)
+    coarse = np.array([_renyi_curve(rounds, threshold, orders, COARSE_CELLS) for threshold in grid])
+    worst = np.zeros(len(orders))
+    for index in np.argsort(-coarse[:, len(orders) // 2]):
+        open_orders = np.flatnonzero(coarse[index] > worst)
+        if open_orders.size:
+            fine = _renyi_curve(rounds, grid[index], tuple(orders[i] for i in open_orders), CELLS)
+            worst[open_orders] = np.maximum(worst[open_orders], np.minimum(fine, coarse[index, open_orders]))
+    return tuple(float(value) for value in worst)
+
+
+def renyi_table(rounds: RejectionRounds, order: float) -> Floats:
+    """RDP₂(α; λ̃) at each of the 1,024 thresholds; shape (1024,)."""
+    return np.array([renyi_at(rounds, float(threshold), order) for threshold in _grid(rounds)])
+
+
+def _grid(rounds: RejectionRounds) -> Floats:
+    return threshold_grid(rounds.beta, rounds.sensitivity.width)
+
+
+def _combine(count: int, k: float, b: float) -> float:
+    return round_up(count * arb(k) + arb(b))
+
+
+@lru_cache(maxsize=65536)
+def _renyi_curve(rounds: RejectionRounds, threshold: float, orders: tuple[float, ...], cells: int) -> tuple[float, ...]:
+    """RDP₂(α; λ̃) at several orders, whose common part is the cells."""
+    width, delta = rounds.sensitivity.width, rounds.sensitivity.charged
+    curve = curve_at(rounds, threshold)
+    exact = delta >= width
+    halves = () if exact else _cells(curve, delta, cells)
+
+    @cache
+    def logs(accepted: bool, q: float, _bits: int) -> arb:  # the precision in force is part of the key
+        return (curve.enclose_accept(q) if accepted else curve.enclose_reject(q)).log()
+
+    costs = []
+    for order in orders:
+        lines = _exact_lines(logs, width, order) if exact else _cell_lines(halves, order)
+        slack = 0.0 if exact else float(evaluation_error(threshold, width, rounds.scale)) * 2 * order
+        log_excess = _log_excess(*_frontier(*lines), rounds.cap)
+        log_value = float(np.logaddexp(0.0, log_excess)) if log_excess > -30 else math.exp(log_excess)
+        costs.append(log_value / (order - 1) * (1 + slack + 2.0**-44))
+    return tuple(costs)
+
+
+def _exact_lines(logs: Callable[[bool, float, int], arb], width: float, order: float) -> tuple[Floats, Floats]:
+    """log E and log B of the pairs (R, 0) and (0, R), from ball arithmetic."""
+
+    def term(accepted: bool, q: float, other: float) -> arb:
+        return arb(order) * logs(accepted, q, ctx.prec) + (1 - arb(order)) * logs(accepted, other, ctx.prec)
+
+    def excess(q: float, other: float) -> arb:
+        return (term(True, q, other).exp() + term(False, q, other).exp() - 1).log()
+
+    pairs = ((width, 0.0), (0.0, width))
+    return (
+        np.array([upper(partial(excess, *pair)) for pair in pairs]),
+        np.array([upper(partial(term, False, *pair)) for pair in pairs]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """One half of the rewards as a path (u, u + g) along which u and g grow; all logs, shape (points,).
+
+    Below the mode of the increment g = p(q+Δ) − p(q) u is the acceptance probability; above it, in mirrored order, the
+    rejection probability of q + Δ. w = 1 − u and w′ = 1 − u − g are kept as their own logs.
+    """
+
+    u: Floats
+    w: Floats
+    w_next: Floats
+    g: Floats
+    reject_is_u: bool
+
+
+def _cells(curve: AcceptanceCurve, delta: float, cells: int) -> tuple[_Half, _Half]:
+    """The two halves, cut into about `cells` cells, with the mode q = (λ̃ + H − Δ)/2 as the last point of both."""
+    args = (curve.threshold, curve.width, curve.scale, curve.tail)
+    top = curve.width - delta
+    mode = min(max((curve.threshold + curve.width + curve.scale * curve.tail - delta) / 2, 0.0), top)
+    below = max(round(cells * mode / top), 1)
+    edges = np.concatenate([np.linspace(0.0, mode, below + 1), np.linspace(top, mode, max(cells - below, 1) + 1)])
+    both = np.concatenate([edges, edges + delta])
+    (p, p_next), (c, c_next) = np.split(log_accept(both, *args), 2), np.split(log_reject(both, *args), 2)
+    g = log_gain(edges, delta, *args)
+    low, high = slice(None, below + 1), slice(below + 1, None)
+    return (
+        _Half(p[low], c[low], c_next[low], g[low], reject_is_u=False),
+        _Half(c_next[high], p_next[high], p[high], g[high], reject_is_u=True),
+    )
+
+
+def _cell_lines(halves: tuple[_Half, ...], order: float) -> tuple[Floats, Floats]:
+    """Lines (log E, log B) whose maximum E + B·U bounds one round for every pair of rewards at distance Δ.
+
+    With U = V − 1 a round maps U to E + B·U, where E = p^α p′^{1−α} + (1−p)^α(1−p′)^{1−α} − 1 and B is its second term.
+    On a cell the pair lies in a rectangle of (u, g), over which the bracket is convex: its maximum is at a corner. Two
+    corners are ends of the cell, on the path; the other two are mixed. Pairs appear as u^{1−s}u′^s + w^{1−s}w′^s with
+    s = α and s = 1 − α, the two orders of the data sets. Where w′ at a mixed corner is not w minus something small, the
+    end of its range is taken that makes w^{1−s}w′^s larger: it grows in w′ for s = α and falls for s = 1 − α.
+    """
+    excess, slope = [], []
+    for half in halves:
+        log_u = np.concatenate([half.u, half.u[:-1], half.u[1:]])
+        log_w = np.concatenate([half.w, half.w[:-1], half.w[1:]])
+        log_g = np.concatenate([half.g, half.g[1:], half.g[:-1]])
+        x = np.logaddexp(0.0, log_g - log_u)  # log(u′/u)
+        lost = np.exp(np.minimum(log_g - log_w, 0.0))
+        for s, safe in ((order, half.w_next[:-1]), (1 - order, half.w_next[1:])):
+            far = np.concatenate([half.w_next, safe, safe]) - log_w
+            y = np.where(lost < 0.5, np.log1p(-np.minimum(lost, 0.5)), far)  # log(w′/w)
+            e, b_u, b_w = _line(log_u, x, log_w, y, s)
+            excess.append(e)
+            slope.append(b_u if half.reject_is_u else b_w)
+    return np.concatenate(excess), np.concatenate(slope)
+
+
+def _line(log_u: Floats, x: Floats, log_w: Floats, y: Floats, s: float) -> tuple[Floats, Floats, Floats]:
+    """log of u(e^{sx} − 1) + w(e^{sy} − 1), and log u + sx, log w + sy, each inflated by its rounding error.
+
+    The first-order parts of the two terms cancel, so the sum is formed from expm1 and its error is bounded by the
+    size of the terms; where a term overflows, −1 no longer matters.
+    """
+    error_x = 2.0**-49 * (1 + np.abs(log_u)) + 2.0**-49 * np.abs(s * x)
+    error_y = 2.0**-49 * (1 + np.abs(log_w)) + 2.0**-49 * np.abs(s * y)
+    slope_u, slope_w = log_u + s * x + error_x, log_w + s * y + error_y
+    plain = (s * x < 600) & (s * y < 600)
+    gain_u = np.exp(log_u) * np.expm1(np.where(plain, s * x, 0.0))
+    gain_w = np.exp(log_w) * np.expm1(np.where(plain, s * y, 0.0))
+    total = gain_u + gain_w + error_x * np.abs(gain_u) + error_y * np.abs(gain_w)
+    with np.errstate(divide="ignore"):
+        excess = np.where(plain, np.log(np.maximum(total, 0.0)), np.logaddexp(slope_u, slope_w))
+    return excess, slope_u, slope_w
+
+
+def _frontier(log_e: Floats, log_b: Floats) -> tuple[Floats, Floats]:
+    """The lines that no other line beats in both E and B, from the largest E down."""
+    order = np.argsort(-log_e, kind="stable")
+    e, b = log_e[order], log_b[order]
+    best_before = np.concatenate([[-np.inf], np.maximum.accumulate(b)[:-1]])
+    kept = b > best_before
+    return e[kept], b[kept]
+
+
+def _log_excess(log_e: Floats, log_b: Floats, rounds: int) -> float:
+    """log U_n of U₀ = 0, U_k = max_i (E_i + B_i U_{k−1}).
+
+    U never falls, so the maximising line only moves towards larger B. While it stays the same the recursion is
+    geometric and is done in one step; the cost is the number of changes, at most min(n, lines), not n.
+    """
+    log_u, left = -math.inf, rounds
+    while left > 0:
+        active = int(np.argmax(np.logaddexp(log_e, log_b + log_u)))
+        e, b = float(log_e[active]), float(log_b[active])
+        crossing = _next_crossing(log_e, log_b, active)
+        # the largest number of steps before the last of which U is still below the crossing
+        low, high = 1, left
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _advance(log_u, e, b, middle - 1) <= crossing:
+                low = middle
+            else:
+                high = middle - 1
+        log_u = max(log_u, _advance(log_u, e, b, low))
+        left -= low
+    return log_u
+
+
+def _advance(log_u: float, e: float, b: float, steps: int) -> float:
+    """log of B^m U + E (B^m − 1)/(B − 1)."""
+    if steps == 0:
+        return log_u
+    series = math.log(steps) if b == 0 else _log_expm1(steps * b) - _log_expm1(b)
+    return float(np.logaddexp(steps * b + log_u, e + series))
+
+
+def _log_expm1(z: float) -> float:
+    """log|e^z − 1|, z ≠ 0."""
+    return z + math.log(-math.expm1(-z)) if z > 0 else math.log(-math.expm1(z))
+
+
+def _next_crossing(log_e: Floats, log_b: Floats, active: int) -> float:
+    """The log of the least U beyond which a line of larger B beats the active one; infinity where none does."""
+    e, b = log_e[active], log_b[active]
+    steeper = log_b > b
+    if not steeper.any():
+        return math.inf
+    with np.errstate(divide="ignore"):
+        head_start = e + np.log(-np.expm1(np.minimum(log_e[steeper] - e, 0.0)))
+        advantage = log_b[steeper] + np.log(-np.expm1(b - log_b[steeper]))
+    return float((head_start - advantage).min())

@@ -1,0 +1,52 @@
+"""The command line: wiring only. Exit codes: 0 done; 2 bad input; 4 a back-end failed; 130 interrupted; 1 a bug."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from privalign.cli import price
+from privalign.errors import BackendFailed, PrivalignError
+
+app = typer.Typer(
+    name="privalign",
+    help="Differentially private inference-time alignment.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(price.epsilon)
+app.command()(price.calibrate)
+
+
+# the command-line parser's base exception, by way of a public name: its module is not public
+ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+@app.callback()
+def help_without_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits with the code of the contract; an error is one line on stderr."""
+    try:
+        code = app(standalone_mode=False)
+    except ParserError as error:
+        _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BackendFailed as error:
+        _fail(str(error), 4)
+    except PrivalignError as error:
+        _fail(str(error), 2)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo("privalign: " + " ".join(message.split()), err=True)
+    sys.exit(code)

@@ -1,0 +1,92 @@
+"""Rigorous real numbers: ball arithmetic that is refined until it is sharp, then rounded in a stated direction.
+
+Everything that privalign prints or charges as an ε goes through here: a formula is evaluated with python-flint's `arb`
+balls, which enclose the true value of the formula at the given floats; the precision is doubled until the enclosure is
+sharp; and the end of the enclosure that is on the safe side becomes a float.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+from flint import arb, ctx
+
+START_BITS = 96
+MOST_BITS = 1 << 14
+FAR = 12  # standard deviations below 0 from which the confluent form of the normal tail is used
+ONE, HALF = arb(1), arb(0.5)
+SHARP_BITS = 58  # relative accuracy asked of an enclosure: below half an ulp of a float
+
+T = TypeVar("T")
+
+
+def at_precision(bits: int, formula: Callable[[], T]) -> T:
+    """Evaluates `formula` with balls of `bits` bits."""
+    before = ctx.prec
+    ctx.prec = bits
+    try:
+        return formula()
+    finally:
+        ctx.prec = before
+
+
+def sharp(formula: Callable[[], arb]) -> arb:
+    """The enclosure of a formula, refined until its relative error is below 2⁻⁵⁸ or it is exactly 0.
+
+    `formula` must build its balls from floats when called, so that a call at a higher precision is sharper.
+
+    Raises:
+        ArithmeticError: no sharp enclosure at 16,384 bits (the formula is singular there).
+    """
+    bits = START_BITS
+    while bits <= MOST_BITS:
+        ball = at_precision(bits, formula)
+        if ball.is_finite() and (ball.rel_accuracy_bits() >= SHARP_BITS or ball.is_zero()):
+            return ball
+        bits *= 2
+    raise ArithmeticError("no sharp enclosure of a privacy formula; a setting is too extreme")
+
+
+def round_up(ball: arb) -> float:
+    """The least float that is certainly not below the ball; infinity where floats end."""
+    bound = float(ball.upper())
+    return bound if arb(bound) >= ball else math.nextafter(bound, math.inf)
+
+
+def round_down(ball: arb) -> float:
+    """The greatest float that is certainly not above the ball."""
+    return -round_up(-ball)
+
+
+def upper(formula: Callable[[], arb]) -> float:
+    """The formula's value as a float, rounded up."""
+    return round_up(sharp(formula))
+
+
+def phi(z: arb) -> arb:
+    """Standard normal density φ(z)."""
+    return (-(z * z) / 2).exp() / (2 * arb.pi()).sqrt()
+
+
+def cdf(z: arb) -> arb:
+    """Standard normal distribution function Φ(z), with full relative accuracy in the lower tail.
+
+    Far out, erfc of a ball that is not exact loses all its digits; there Φ(−y) = φ-like factor × U(½, ½, y²/2).
+    """
+    if z < -FAR:
+        square = z * z / 2
+        return (-square).exp() * square.hypgeom_u(HALF, HALF) / (2 * arb.pi().sqrt())
+    return (-z / arb(2).sqrt()).erfc() / 2
+
+
+def ramp(z: arb) -> arb:
+    """G(z) = zΦ(z) + φ(z) = ∫_{−∞}^{z} Φ.
+
+    Far below 0, where the two terms cancel: G(−y) = e^{−y²/2} U(1, ½, y²/2)/√(8π), the repeated integral of erfc.
+    """
+    if z < -FAR:
+        square = z * z / 2
+        return (-square).exp() * square.hypgeom_u(ONE, HALF) / (8 * arb.pi()).sqrt()
+    return z * cdf(z) + phi(z)

@@ -1,0 +1,1 @@
+"""Selection rules, one file each, of the same anatomy: settings, `event`, `run`."""

@@ -1,0 +1,54 @@
+"""The installation's key: signs certificates and idempotency keys. One per deployment, shared by its replicas."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from privalign.errors import InvalidFile
+
+KEY_BYTES = 32
+
+
+def secret_path() -> Path:
+    """`PRIVALIGN_SECRET_FILE`, else `$XDG_CONFIG_HOME/privalign/secret`, else `~/.config/privalign/secret`."""
+    named = os.environ.get("PRIVALIGN_SECRET_FILE")
+    if named:
+        return Path(named)
+    config = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(config) if config else Path.home() / ".config") / "privalign" / "secret"
+
+
+def installation_key() -> bytes:
+    """The key, made on first use with mode 0600. Two processes that make it at once agree on one.
+
+    Raises:
+        InvalidFile: it cannot be read or made, or is too short to be a key.
+    """
+    path = secret_path()
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(fresh, path)  # fails where another process was first: its key is the key
+            except FileExistsError:
+                pass
+            finally:
+                fresh.unlink()
+        key = bytes.fromhex(path.read_text().strip())
+    except OSError as error:
+        raise InvalidFile(
+            str(path), None, f"the installation key cannot be read or made ({error.strerror}); set PRIVALIGN_SECRET_FILE"
+        ) from None
+    except ValueError:
+        raise InvalidFile(str(path), None, "the installation key is not hexadecimal; restore it, or remove it and fit again") from None
+    if len(key) < KEY_BYTES:
+        raise InvalidFile(str(path), None, "the installation key is too short; restore it, or remove it and fit again")
+    return key

@@ -1,0 +1,218 @@
+"""How far one person's data can move a score: Δ, the neighbouring relation it holds for, and where it comes from.
+
+Mathematics: section 7 of the explanation page on sensitivity. A score is clipped to a public range [low, high]; its
+sensitivity is Δ = sup |r_D(x, y) − r_D′(x, y)| over prompts, answers and neighbouring data sets D ~ D′.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from privalign.errors import InvalidFile, InvalidInput
+
+
+class Relation(StrEnum):
+    """What makes two preference data sets neighbours."""
+
+    ADD_REMOVE = "add-remove"  # one person's records are there or not
+    REPLACE = "replace"  # one person's records are exchanged for others
+    FLIP = "flip"  # one person's labels are turned round; their prompts and answers are public
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRange:
+    """The public interval that scores are clipped to, in the reward model's own units."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise InvalidInput("range", f"{self.low},{self.high} is not finite; give two finite numbers LO,HI")
+        if not self.low < self.high:
+            raise InvalidInput("range", f"{self.low:g},{self.high:g} is empty; LO must be below HI")
+        if not math.isfinite(self.high - self.low):
+            raise InvalidInput("range", f"{self.low:g},{self.high:g} is wider than a float can hold; narrow it")
+
+    @property
+    def width(self) -> float:
+        """R = high − low, rounded up to the next float when the subtraction is not exact."""
+        width = self.high - self.low
+        exact = width + self.low == self.high and self.high - width == self.low
+        return width if exact else math.nextafter(width, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Δ of a reward model whose scores are clipped to `range`.
+
+    Args:
+        value: the bound on the score change as it was certified, declared or taken from the range; finite, > 0.
+        range: the public clip range.
+        source: "range" (assumption-free: Δ = R), "certificate" or "declared".
+        relation: the neighbouring relation that `value` holds for; None fits every relation (Δ = R).
+        records_per_person: how many records of one person `value` covers; None covers any number (Δ = R).
+        reason: why a declared value should be believed.
+
+    `delta` is min(value, R): a clipped score cannot move further than its range.
+    """
+
+    value: float
+    range: RewardRange
+    source: str = "declared"
+    relation: Relation | None = None
+    records_per_person: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise InvalidInput("sensitivity", f"{self.value} is not a finite number above 0; give Δ or 'range'")
+
+    @classmethod
+    def of_range(cls, range: RewardRange) -> Sensitivity:
+        """Δ = R: true for every reward model, every relation and any number of records per person."""
+        return cls(range.width, range, source="range")
+
+    @property
+    def width(self) -> float:
+        """R, the width of the public range."""
+        return self.range.width
+
+    @property
+    def delta(self) -> float:
+        """Δ = min(value, R)."""
+        return min(self.value, self.width)
+
+    @property
+    def charged(self) -> float:
+        """Δ of the scores as mechanisms see them: clipped, shifted by `low` and rounded to a float.
+
+        The shift rounds each score by at most R·2⁻⁵³, hence Δ + R·2⁻⁵² (never more than R). Exact when low = 0.
+        """
+        if self.range.low == 0 or self.delta >= self.width:
+            return self.delta
+        return min(self.width, math.nextafter(self.delta + math.ldexp(self.width, -52), math.inf))
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A bound on Δ with the facts that prove it, as JSON beside the weights that it is about.
+
+    Every field is public: settings, and what follows from settings. Nothing computed from the protected data is in
+    it. `mac` is an HMAC-SHA256 under the installation's key over all other fields and the weights, so that neither can
+    be exchanged; a plain digest of the weights would be a function of the protected data.
+
+    Fields: `kind` "head", "ensemble" or "declared"; `range` [low, high]; `sensitivity` Δ in score units; `output` "clip"
+    or "sigmoid" (how raw scores reach the range); `feature_norm` B with ‖φ‖ ≤ B; `regularisation` Λ; `tolerance` τ with
+    ‖∇F‖ ≤ τ enforced; `weight_bound` on ‖w − w′‖ over neighbours; `features` describes the public feature map;
+    `shards` K of an ensemble; `reason` of a declared value.
+    """
+
+    kind: str
+    relation: Relation
+    records_per_person: int
+    range: RewardRange
+    sensitivity: float
+    output: str = "clip"
+    feature_norm: float | None = None
+    regularisation: float | None = None
+    tolerance: float | None = None
+    weight_bound: float | None = None
+    features: Mapping[str, object] | None = None
+    shards: int | None = None
+    reason: str | None = None
+    released: Mapping[str, object] | None = None
+    version: int = 1
+    mac: str | None = None
+
+    def to_sensitivity(self) -> Sensitivity:
+        """The Δ that it certifies, for its relation and records per person."""
+        source = "declared" if self.kind == "declared" else "certificate"
+        return Sensitivity(self.sensitivity, self.range, source, self.relation, self.records_per_person, self.reason)
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON object of the file format; absent fields are left out."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["relation"] = self.relation.value
+        fields["range"] = [self.range.low, self.range.high]
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def signed(self, key: bytes, weights: bytes = b"") -> Certificate:
+        """The same certificate, bound to `weights` (the bytes of the weights file; empty where there is none)."""
+        return dataclasses.replace(self, mac=self._mac(key, weights))
+
+    def is_signed_by(self, key: bytes, weights: bytes = b"") -> bool:
+        """Whether `mac` is the one that `key` gives for these fields and these weights."""
+        return self.mac is not None and hmac.compare_digest(self.mac, self._mac(key, weights))
+
+    def _mac(self, key: bytes, weights: bytes) -> str:
+        fields = {name: value for name, value in self.to_json().items() if name != "mac"}
+        body = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+        return hmac.new(key, hashlib.sha256(body).digest() + hashlib.sha256(weights).digest(), hashlib.sha256).hexdigest()
+
+    @classmethod
+    def from_json(cls, document: object, path: str) -> Certificate:
+        """Reads the JSON object of a certificate file; `path` is only for messages.
+
+        Raises:
+            InvalidFile: a field is missing, unknown or out of its range.
+        """
+        if not isinstance(document, dict):
+            raise InvalidFile(path, None, "not a certificate; make one with `privalign reward fit`")
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(document) - known)
+        if unknown:
+            raise InvalidFile(path, None, f"unknown certificate field '{unknown[0]}'; it was made by another version")
+        missing = [name for name in ("version", "kind", "relation", "records_per_person", "range", "sensitivity") if name not in document]
+        if missing:
+            raise InvalidFile(path, None, f"certificate field '{missing[0]}' is missing; make it again with `privalign reward fit`")
+        try:
+            if document["version"] != 1 or document["kind"] not in ("head", "ensemble", "declared"):
+                raise ValueError
+            low, high = document["range"]
+            certificate = cls(
+                **{
+                    **document,
+                    "relation": Relation(document["relation"]),
+                    "range": RewardRange(float(low), float(high)),
+                    "sensitivity": float(document["sensitivity"]),
+                }
+            )
+            if type(certificate.records_per_person) is not int or certificate.records_per_person < 1:
+                raise ValueError
+            certificate.to_sensitivity()
+        except (TypeError, ValueError):
+            raise InvalidFile(path, None, "a certificate field is out of its range; make it again with `privalign reward fit`") from None
+        return certificate
+
+
+def load_certificate(path: Path, key: bytes) -> Certificate:
+    """Reads and checks a certificate and the weights beside it (same name, ending `.safetensors`), if there are any.
+
+    Raises:
+        InvalidFile: unreadable, malformed, or not signed by this installation's key for these weights.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        weights_file = path.with_suffix(".safetensors")
+        weights = weights_file.read_bytes() if weights_file.exists() else b""
+    except OSError as error:
+        raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give a certificate file") from None
+    except ValueError:
+        raise InvalidFile(str(path), None, "not JSON; give a certificate file") from None
+    certificate = Certificate.from_json(document, str(path))
+    if not certificate.is_signed_by(key, weights):
+        raise InvalidFile(
+            str(path),
+            None,
+            "its signature does not fit: it or its weights were changed, or another installation made it (PRIVALIGN_SECRET_FILE)",
+        )
+    return certificate
