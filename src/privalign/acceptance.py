@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 from flint import arb
@@ -37,6 +38,17 @@ def positive(field: str, value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         raise InvalidInput(field, f"{value} is not a finite number above 0")
     return float(value)
+
+
+def whole(field: str, value: int) -> int:
+    """`value` where it is a whole number ≥ 1.
+
+    Raises:
+        InvalidInput: it is not; `field` names it.
+    """
+    if not (isinstance(value, Integral) and value >= 1):
+        raise InvalidInput(field, f"{value} is not a whole number ≥ 1")
+    return int(value)
 
 
 def default_tail(cap: int) -> float:
@@ -155,12 +167,14 @@ def kappa(curve: AcceptanceCurve, sensitivity: float) -> float:
     Args:
         sensitivity: Δ in (0, R]; larger values are clipped to R.
     """
+    positive("sensitivity", sensitivity)
     return upper(lambda: curve.enclose_kappa(min(sensitivity, curve.width)))
 
 
 @lru_cache(maxsize=65536)
 def acceptance_ratio(curve: AcceptanceCurve, sensitivity: float) -> float:
     """b = log[p(Δ)/p(0)] ≥ 0, rounded up: what one acceptance can tell at most."""
+    positive("sensitivity", sensitivity)
     return upper(lambda: curve.enclose_b(min(sensitivity, curve.width)))
 
 

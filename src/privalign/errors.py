@@ -5,7 +5,12 @@
     │   ├── InvalidFile       a line of an input file is wrong; names file, line and remedy
     │   └── InvalidRewards    scores that are not finite numbers, or not as many as asked for
     ├── MissingDependency     an optional part is not installed; names the remedy (exit code 2)
-    └── BackendFailed         a policy or a scorer failed (exit code 4)
+    ├── BudgetExhausted       a query does not fit the budget, and never will (exit code 3)
+    │   └── BudgetBusy        only open reservations stand in the way: retry later (exit code 3)
+    ├── IdempotencyConflict   a key was used for another request, or its stored answer has expired
+    ├── LeaseExpired          a reservation was settled too late: it counts at its worst case for good
+    ├── BackendFailed         a policy, a scorer or the ledger's database failed (exit code 4)
+    └── CheckFailed           a verification found something wrong (exit code 5)
 
 Messages are one line: the thing, its value, the remedy. They never hold a reward, a losing candidate or noise.
 """
@@ -45,3 +50,42 @@ class MissingDependency(PrivalignError, ImportError):
 
 class BackendFailed(PrivalignError, RuntimeError):
     """A policy or a reward back-end did not do its work."""
+
+
+class BudgetExhausted(PrivalignError):
+    """The worst case of a query does not fit what is left. Nothing was debited.
+
+    `remaining` and `requested` are ε of the account's guarantee: what is left, and the rise that the query asked for.
+    """
+
+    def __init__(self, account: str, remaining: float, requested: float) -> None:
+        super().__init__(f"account {account}: budget exhausted, {remaining:.6g} of ε remaining where {requested:.6g} is requested")
+        self.account = account
+        self.remaining = remaining
+        self.requested = requested
+
+
+class BudgetBusy(BudgetExhausted):
+    """The query would fit if open reservations settle below their worst case or are voided: retry later."""
+
+    def __str__(self) -> str:
+        return (
+            f"account {self.account}: busy, {self.remaining:.6g} of ε remaining where {self.requested:.6g} is requested; "
+            "only open reservations stand in the way, retry"
+        )
+
+
+class IdempotencyConflict(PrivalignError):
+    """An idempotency key that was used for another request (`mismatch`), or whose stored answer has expired."""
+
+    def __init__(self, message: str, *, mismatch: bool) -> None:
+        super().__init__(message)
+        self.mismatch = mismatch
+
+
+class LeaseExpired(PrivalignError):
+    """A settle or void came after the lease of its reservation ended; the reservation stays spent at its worst case."""
+
+
+class CheckFailed(PrivalignError):
+    """A verification found something wrong; the message says what and where."""

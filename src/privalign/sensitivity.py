@@ -39,7 +39,7 @@ class RewardRange:
             raise InvalidInput("range", f"{self.low},{self.high} is not finite; give two finite numbers LO,HI")
         if not self.low < self.high:
             raise InvalidInput("range", f"{self.low:g},{self.high:g} is empty; LO must be below HI")
-        if not math.isfinite(self.high - self.low):
+        if not math.isfinite(self.width):
             raise InvalidInput("range", f"{self.low:g},{self.high:g} is wider than a float can hold; narrow it")
 
     @property

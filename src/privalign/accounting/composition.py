@@ -15,16 +15,18 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
+from privalign.acceptance import whole
 from privalign.accounting import costs, gumbel
 from privalign.accounting.gaussian import effective_sensitivity, probability
 from privalign.accounting.renyi import DEFAULT_ORDERS, renyi_to_epsilon, zcdp_to_epsilon
 from privalign.errors import InvalidInput
 from privalign.events import Composed, Event, Free, GaussianMax, GaussianRelease, GumbelMax, NonPrivate, RejectionRounds
-from privalign.intervals import round_up
+from privalign.intervals import round_down, upper
 
 Floats = NDArray[np.float64]
 
 PLD_POINTS = 20_000  # grid points of a composed privacy loss distribution: bounds its memory whatever the settings
+PLD_COARSEST_GRID = 2.0**-20  # in units of σ; a sampler's grid s changes δ by a relative (s/σ)²z²/8, z deviations out
 PLD_LEAST_DELTA = 1e-9  # below this its convolution's rounding is not negligible against δ
 
 
@@ -54,10 +56,11 @@ def compose(event: Event, queries: int, delta: float, orders: tuple[float, ...] 
     Args:
         queries: T ≥ 1. delta: total δ in (0, 1).
     """
-    if queries < 1:
-        raise InvalidInput("queries", f"{queries} is below 1")
+    whole("queries", queries)
     probability("total-delta", delta)
-    share = delta / queries
+    if any(isinstance(part, RejectionRounds) and part.halt is not None for part in _flatten(event)):
+        raise InvalidInput("halt", "a stream is priced before any halting time exists; leave it out")
+    share = round_down(arb(delta) / queries)
     return Composition(
         basic=_times(queries, costs.epsilon(event, share)) if share > 0 else math.inf,
         zcdp=zcdp_to_epsilon(_times(queries, costs.rho(event)), delta),
@@ -69,7 +72,7 @@ def compose(event: Event, queries: int, delta: float, orders: tuple[float, ...] 
 
 
 def _times(count: int, cost: float) -> float:
-    return cost if math.isinf(cost) else round_up(count * arb(cost))
+    return cost if math.isinf(cost) else upper(lambda: count * arb(cost))
 
 
 def _pld_epsilon(event: Event, queries: int, delta: float) -> float | None:
@@ -78,6 +81,8 @@ def _pld_epsilon(event: Event, queries: int, delta: float) -> float | None:
         return None
     parts = _flatten(event)
     if any(isinstance(part, NonPrivate) for part in parts):
+        return None
+    if any(isinstance(part, GaussianRelease) and part.grid > PLD_COARSEST_GRID * part.scale for part in parts):
         return None
     rho = sum(costs.rho(part) for part in parts) * queries
     if rho == 0:
@@ -140,5 +145,5 @@ def pure_delta(epsilon: Floats, limit: float) -> Floats:
 
     δ(e) = (e^{ε₀} − e^e)/(1 + e^{ε₀}) for |e| ≤ ε₀, 0 above, 1 − e^e below.
     """
-    inside = (1 - np.exp(np.minimum(epsilon - limit, 0.0))) / (1 + math.exp(-limit))
+    inside = -np.expm1(np.minimum(epsilon - limit, 0.0)) / (1 + math.exp(-limit))
     return np.where(epsilon < -limit, -np.expm1(np.minimum(epsilon, 0.0)), inside)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 
 from flint import arb
 
@@ -16,7 +18,7 @@ from privalign.accounting.gaussian import gaussian_release_epsilon, gaussian_rho
 from privalign.accounting.gaussian_max import privbon_gaussian_epsilon
 from privalign.accounting.renyi import randomised_response_renyi
 from privalign.events import Composed, Event, Free, GaussianMax, GaussianRelease, GumbelMax, NonPrivate, RejectionRounds
-from privalign.intervals import round_up, upper
+from privalign.intervals import round_down, upper
 
 
 def epsilon(event: Event, delta: float) -> float:
@@ -26,7 +28,7 @@ def epsilon(event: Event, delta: float) -> float:
     a realised halting time the phase-2 part is an ex-post bound on that outcome.
     """
     releases = count_releases(event)
-    return _epsilon(event, delta / releases if releases else delta)
+    return _epsilon(event, round_down(arb(delta) / releases) if releases else delta)
 
 
 def count_releases(event: Event) -> int:
@@ -62,7 +64,7 @@ def rho(event: Event) -> float:
         case GaussianRelease():
             return gaussian_rho(event)
         case RejectionRounds():
-            return _pure_rho(rounds_epsilon(event))
+            return _pure_rho(rounds_epsilon(replace(event, halt=None)))  # what one outcome cost bounds no divergence
         case Composed(events):
             return total(rho(part) for part in events)
     raise TypeError(f"unknown privacy event {type(event).__name__}; refusing to price it")
@@ -82,14 +84,14 @@ def renyi(event: Event, orders: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(randomised_response_renyi(pure, order) for order in orders)
         case GaussianRelease():
             each = gaussian_rho(event)
-            return tuple(round_up(arb(order) * arb(each)) for order in orders)
+            return tuple(upper(partial(_product, order, each)) for order in orders)
         case RejectionRounds():
             if event.threshold is None:
                 return rejection.worst_case_renyi(event, orders)
             return tuple(rejection.renyi_at(event, event.threshold, order) for order in orders)
         case Composed(events):
             parts = [renyi(part, orders) for part in events]
-            return tuple(total(column) for column in zip(*parts, strict=True))
+            return tuple(total(column) for column in zip((0.0,) * len(orders), *parts, strict=True))
     raise TypeError(f"unknown privacy event {type(event).__name__}; refusing to price it")
 
 
@@ -98,7 +100,7 @@ def total(costs: Iterable[float]) -> float:
     costs = list(costs)
     if math.inf in costs:
         return math.inf
-    return round_up(sum((arb(cost) for cost in costs), arb(0)))
+    return upper(lambda: sum((arb(cost) for cost in costs), arb(0)))
 
 
 def _epsilon(event: Event, delta: float) -> float:
@@ -118,6 +120,10 @@ def _epsilon(event: Event, delta: float) -> float:
         case Composed(events):
             return total(_epsilon(part, delta) for part in events)
     raise TypeError(f"unknown privacy event {type(event).__name__}; refusing to price it")
+
+
+def _product(one: float, other: float) -> arb:
+    return arb(one) * arb(other)
 
 
 def _pure_rho(pure: float) -> float:

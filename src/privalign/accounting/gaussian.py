@@ -35,6 +35,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2). ε ≥ 0, μ > 0.
     """
     positive("mu", mu)
+    if not 0 <= epsilon < math.inf:
+        raise InvalidInput("epsilon", f"{epsilon} is not a finite number ≥ 0")
     return min(1.0, upper(lambda: _delta(arb(epsilon), arb(mu), arb(0))))
 
 
@@ -80,7 +82,13 @@ def effective_sensitivity(release: GaussianRelease) -> Fraction:
     """Δ′ = ⌈(Δ + 2e)/s⌉·s, exactly: the sensitivity of a number with floating error e once rounded to the grid s.
 
     Δ + 2e where the release is real-valued (s = 0).
+
+    Raises:
+        InvalidInput: s or e is negative or not finite.
     """
+    for field, value in (("grid", release.grid), ("input-error", release.input_error)):
+        if not 0 <= value < math.inf:
+            raise InvalidInput(field, f"{value} is not a finite number ≥ 0")
     delta = Fraction(release.sensitivity.charged) + 2 * Fraction(release.input_error)
     if release.grid == 0:
         return delta

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from flint import acb, arb, ctx
 
-from privalign.acceptance import positive
-from privalign.errors import InvalidInput
+from privalign.acceptance import positive, whole
 from privalign.intervals import FAR, HALF, cdf, phi, upper
 
 
@@ -29,8 +28,7 @@ def privbon_gaussian_epsilon(sensitivity: float, width: float, scale: float, n: 
     positive("sensitivity", sensitivity)
     positive("range", width)
     positive("scale", scale)
-    if n < 1:
-        raise InvalidInput("n", f"{n} is below 1")
+    whole("n", n)
     if n == 1:
         return 0.0
     delta = min(sensitivity, width)

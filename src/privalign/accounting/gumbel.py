@@ -11,7 +11,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from privalign.acceptance import positive
+from privalign.acceptance import positive, whole
 from privalign.errors import InvalidInput
 from privalign.intervals import upper
 
@@ -35,7 +35,7 @@ def privbon_epsilon(sensitivity: float, width: float, scale: float, n: int) -> f
         rest = (-span).exp()
         return ((rest + (n - 1)) / (rest + (n - 1) * (-step).exp())).log()
 
-    return upper(formula)
+    return min(upper(formula), privbon_epsilon_bound(delta, scale))
 
 
 def privbon_epsilon_bound(sensitivity: float, scale: float) -> float:
@@ -68,6 +68,7 @@ def bounded_range_renyi(eta: float, order: float) -> float:
     check_order(order)
     if eta == 0:
         return 0.0
+    positive("eta", eta)
 
     def formula() -> arb:
         a, e = arb(order), arb(eta).exp()
@@ -109,5 +110,4 @@ def _check(sensitivity: float, width: float, scale: float, n: int) -> None:
     positive("sensitivity", sensitivity)
     positive("range", width)
     positive("scale", scale)
-    if n < 1:
-        raise InvalidInput("n", f"{n} is below 1")
+    whole("n", n)

@@ -23,12 +23,14 @@ from privalign.acceptance import (
     log_accept,
     log_gain,
     log_reject,
+    positive,
     threshold_grid,
+    whole,
 )
 from privalign.accounting.gumbel import check_order
 from privalign.errors import InvalidInput
 from privalign.events import FALLBACK, Fallback, Halt, RejectionRounds
-from privalign.intervals import round_up, upper
+from privalign.intervals import upper
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +40,7 @@ COARSE_CELLS = 60  # cells of the first pass over the thresholds
 
 def curve_at(rounds: RejectionRounds, threshold: float) -> AcceptanceCurve:
     """p(·) of these rounds at threshold λ̃."""
+    whole("cap", rounds.cap)
     return AcceptanceCurve(threshold, rounds.sensitivity.width, rounds.scale, rounds.tail)
 
 
@@ -53,7 +56,7 @@ def ex_post_epsilon(rounds: RejectionRounds, threshold: float, halt: Halt) -> fl
     curve, delta = curve_at(rounds, threshold), rounds.sensitivity.charged
     if isinstance(halt, Fallback):
         return _combine(rounds.cap, kappa(curve, delta), 0.0)
-    if not 1 <= halt <= rounds.cap:
+    if not 1 <= whole("halt", halt) <= rounds.cap:
         raise InvalidInput("halt", f"{halt} is not between 1 and the cap of {rounds.cap}; or say 'fallback'")
     return _combine(halt - 1, kappa(curve, delta), acceptance_ratio(curve, delta))
 
@@ -81,7 +84,7 @@ def interval_epsilon(rounds: RejectionRounds, cells: int = 1) -> float:
     The maximum over cells [λᵢ, λᵢ₊₁] of max((n₂−1)κ(λᵢ) + b(λᵢ₊₁), n₂κ(λᵢ)): κ falls and b rises in λ̃.
     """
     width, delta, n = rounds.sensitivity.width, rounds.sensitivity.charged, rounds.cap
-    edges = np.linspace(-rounds.beta, width - rounds.beta, cells + 1)
+    edges = np.linspace(-positive("beta", rounds.beta), width - rounds.beta, whole("cells", cells) + 1)
     worst = 0.0
     for left, right in pairwise(edges):
         k = kappa(curve_at(rounds, float(left)), delta)
@@ -128,11 +131,11 @@ def renyi_table(rounds: RejectionRounds, order: float) -> Floats:
 
 
 def _grid(rounds: RejectionRounds) -> Floats:
-    return threshold_grid(rounds.beta, rounds.sensitivity.width)
+    return threshold_grid(positive("beta", rounds.beta), rounds.sensitivity.width)
 
 
 def _combine(count: int, k: float, b: float) -> float:
-    return round_up(count * arb(k) + arb(b))
+    return upper(lambda: count * arb(k) + arb(b))
 
 
 @lru_cache(maxsize=65536)
@@ -261,13 +264,15 @@ def _log_excess(log_e: Floats, log_b: Floats, rounds: int) -> float:
     """log U_n of U₀ = 0, U_k = max_i (E_i + B_i U_{k−1}).
 
     U never falls, so the maximising line only moves towards larger B. While it stays the same the recursion is
-    geometric and is done in one step; the cost is the number of changes, at most min(n, lines), not n.
+    geometric and is done in one step; the cost is the number of changes, at most min(n, lines), not n. Lines come in
+    the order of `_frontier`, B rising.
     """
     log_u, left = -math.inf, rounds
     while left > 0:
         active = int(np.argmax(np.logaddexp(log_e, log_b + log_u)))
         e, b = float(log_e[active]), float(log_b[active])
-        crossing = _next_crossing(log_e, log_b, active)
+        log_e, log_b = log_e[active:], log_b[active:]
+        crossing = _next_crossing(log_e, log_b, 0)
         # the largest number of steps before the last of which U is still below the crossing
         low, high = 1, left
         while low < high:
@@ -278,6 +283,7 @@ def _log_excess(log_e: Floats, log_b: Floats, rounds: int) -> float:
                 high = middle - 1
         log_u = max(log_u, _advance(log_u, e, b, low))
         left -= low
+        log_e, log_b = log_e[1:], log_b[1:]  # the crossing is passed: this line cannot win again, whatever rounding says
     return log_u
 
 

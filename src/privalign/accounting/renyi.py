@@ -31,7 +31,7 @@ def randomised_response_renyi(epsilon: float, order: float) -> float:
     def formula() -> arb:
         a, e = arb(order), arb(epsilon)
         # p^α(1−p)^{1−α} = e^{αε}/(1+e^ε); divided through by e^{αε}
-        return (a * e - (1 + e.exp()).log() + (1 + ((1 - 2 * a) * e).exp() * e.exp()).log()) / (a - 1)
+        return (a * e - (1 + e.exp()).log() + (1 + ((1 - 2 * a) * e).exp()).log()) / (a - 1)
 
     return min(epsilon, upper(formula))
 
@@ -45,7 +45,7 @@ def renyi_to_epsilon(rdp: float, order: float, delta: float) -> float:
     """
     check_order(order)
     probability("delta", delta)
-    if rdp == float("inf"):
+    if rdp in (0.0, float("inf")):  # divergence 0: the two distributions are equal
         return rdp
     if not rdp >= 0:
         raise InvalidInput("rdp", f"{rdp} is not a number ≥ 0")
@@ -64,6 +64,8 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
     Every order gives a valid bound; the order is found in floats and the bound at it evaluated with rounding up.
     """
     probability("delta", delta)
+    if not rho >= 0:
+        raise InvalidInput("rho", f"{rho} is not a number ≥ 0")
     if rho in (0.0, float("inf")):
         return rho
     from scipy.optimize import minimize_scalar

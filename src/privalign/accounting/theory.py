@@ -120,7 +120,7 @@ def privbon_win_rate(reward_deviation: float, scale: float, truth_deviation: flo
 
     For a proxy that is true reward plus an independent N(0, σ_r²) error, true reward constant (τ = 0) or N(·, τ²).
     """
-    spread = math.hypot(positive("reward-deviation", reward_deviation), truth_deviation)
+    spread = math.hypot(positive("reward-deviation", reward_deviation), _deviation(truth_deviation))
     return NormalDist().cdf(spread / (positive("scale", scale) * math.sqrt(2)))
 
 
@@ -132,7 +132,14 @@ def privbon_hacking_gap(reward_deviation: float, scale: float) -> float:
 def bon_hacking_gap(reward_deviation: float, n: int, truth_deviation: float = 0.0) -> float:
     """σ_r²√(2 ln n)/√(σ_r² + τ²): how BoN's gap grows without end (σ_r√(2 ln n) for constant true reward)."""
     variance = positive("reward-deviation", reward_deviation) ** 2
+    _deviation(truth_deviation)
     return variance * math.sqrt(2 * math.log(_candidates(n))) / math.hypot(reward_deviation, truth_deviation)
+
+
+def _deviation(deviation: float) -> float:
+    if not 0 <= deviation < math.inf:
+        raise InvalidInput("truth-deviation", f"{deviation} is not a finite number ≥ 0")
+    return deviation
 
 
 def _error(error: float) -> float:

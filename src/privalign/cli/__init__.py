@@ -1,4 +1,7 @@
-"""The command line: wiring only. Exit codes: 0 done; 2 bad input; 4 a back-end failed; 130 interrupted; 1 a bug."""
+"""The command line: wiring only.
+
+Exit codes: 0 done; 2 bad input; 3 budget exhausted or busy; 4 a back-end failed; 5 a check failed; 130 interrupted; 1 a bug.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import NoReturn
 
 import typer
 
-from privalign.cli import price
-from privalign.errors import BackendFailed, PrivalignError
+from privalign.cli import account, demo, key, price, select
+from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
     name="privalign",
@@ -20,7 +23,12 @@ app = typer.Typer(
 )
 app.command()(price.epsilon)
 app.command()(price.calibrate)
+app.command()(select.select)
+app.command()(demo.demo)
+app.add_typer(account.app, name="account")
+app.add_typer(key.app, name="key")
 
+INTERRUPTED = 130
 
 # the command-line parser's base exception, by way of a public name: its module is not public
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -39,11 +47,17 @@ def main() -> NoReturn:
     except ParserError as error:
         _fail(error.format_message(), 2)  # type: ignore[attr-defined]
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
+        _fail("interrupted", INTERRUPTED)
+    except BudgetExhausted as error:
+        _fail(str(error), 3)
     except BackendFailed as error:
         _fail(str(error), 4)
+    except CheckFailed as error:
+        _fail(str(error), 5)
     except PrivalignError as error:
         _fail(str(error), 2)
+    if code == INTERRUPTED:  # the parser has caught it already
+        _fail("interrupted", INTERRUPTED)
     sys.exit(code)
 
 

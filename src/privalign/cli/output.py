@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
+
+from privalign.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privalign.sensitivity import Sensitivity
 
 
 def finite(value: Any) -> Any:
@@ -19,6 +28,17 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def assumptions(sensitivity: Sensitivity) -> dict[str, Any]:
+    """Δ and what it rests on: shown wherever ε is."""
+    return {
+        "sensitivity": sensitivity.delta,
+        "sensitivity_source": sensitivity.source,
+        "relation": None if sensitivity.relation is None else sensitivity.relation.value,
+        "records_per_person": sensitivity.records_per_person,
+        "range": [sensitivity.range.low, sensitivity.range.high],
+    }
 
 
 def to_json(document: Mapping[str, Any]) -> str:
@@ -42,6 +62,50 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     for name, value in _flat(facts):
         table.add_row(name, shown(value))
     Console().print(table)
+
+
+def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
+    """A table of rows on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(value) for value in row))
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, source: Path | None = None) -> Iterator[IO[str]]:
+    """A new text file that takes the place of `path` when the block ends well; else nothing of it stays.
+
+    Raises:
+        InvalidInput: it cannot be written, is no regular file, or is `source`.
+    """
+    target = Path(os.path.realpath(path))  # a link keeps pointing to the file that it names
+    fresh = target.parent / f".privalign-{secrets.token_hex(8)}.tmp"
+    try:
+        if (
+            source is not None
+            and source.exists()
+            and (target == Path(os.path.realpath(source)) or (target.exists() and target.samefile(source)))
+        ):
+            raise InvalidInput("--out", f"{path} is the file to read; give another name")
+        if target.exists() and not target.is_file():
+            raise InvalidInput("--out", f"{path} is not a regular file; give the name of a file")
+        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+    except OSError as error:
+        remedy = "give a file in a folder that exists and has room"
+        raise InvalidInput("--out", f"{path} cannot be written ({error.strerror}); {remedy}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
 
 
 def shown(value: Any) -> str:

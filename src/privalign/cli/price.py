@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_facts, print_json, to_json
-from privalign.cli.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
+from privalign.cli.output import assumptions, print_facts, print_json, to_json
 from privalign.errors import InvalidFile, InvalidInput
+from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
 
 
 def epsilon(
@@ -68,7 +68,7 @@ def priced(settings: Settings) -> dict[str, Any]:
     from privalign.accounting.composition import compose
 
     mechanism = settings.build()
-    facts: dict[str, Any] = {"mechanism": settings.mechanism, **_assumptions(settings)}
+    facts: dict[str, Any] = {"mechanism": settings.mechanism, **assumptions(settings.sensitivity)}
     if settings.mechanism != "privitp":
         for name in ("threshold", "halt", "orders"):
             if getattr(settings, name) is not None:
@@ -108,7 +108,7 @@ def calibrated(settings: Settings) -> dict[str, Any]:
     scale = settings.calibrated(settings.epsilon)
     achieved = costs.epsilon(settings.with_noise(scale).event(settings.sensitivity), settings.delta)
     noise = {name: scale for name in NOISE_OPTIONS[settings.mechanism]}
-    facts = {"mechanism": settings.mechanism, "n": settings.n, **noise, "epsilon": achieved, **_assumptions(settings)}
+    facts = {"mechanism": settings.mechanism, "n": settings.n, **noise, "epsilon": achieved, **assumptions(settings.sensitivity)}
     if settings.mechanism == "privitp":
         facts |= {"n2": settings.n2, "beta": settings.beta, "tail": settings.tail, "delta": settings.delta}
     return facts
@@ -182,18 +182,6 @@ def _privitp(settings: Settings, mechanism: Any) -> tuple[Any, dict[str, Any]]:
         "epsilon": charged,
         "slack": max(0.0, charged - exact - (worst if outcome is None else outcome)),
         "delta": delta,
-    }
-
-
-def _assumptions(settings: Settings) -> dict[str, Any]:
-    """Δ and what it rests on: shown wherever ε is."""
-    s = settings.sensitivity
-    return {
-        "sensitivity": s.delta,
-        "sensitivity_source": s.source,
-        "relation": None if s.relation is None else s.relation.value,
-        "records_per_person": s.records_per_person,
-        "range": [s.range.low, s.range.high],
     }
 
 

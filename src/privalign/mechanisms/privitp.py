@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from privalign.acceptance import AcceptanceCurve, positive, snap
@@ -58,25 +58,47 @@ class PrivITP:
         return self.n + self.n2 + 1
 
     def event(self, sensitivity: Sensitivity) -> Event:
-        return Composed((self._phase_1(sensitivity), self._phase_2(sensitivity)))
+        return Composed((self._phase_1(sensitivity), self.phase_2(sensitivity)))
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        width = sensitivity.width
         rewards = admit((yield Draw(self.n)), self.n, sensitivity)
         noisy = noise.gaussian(normaliser(rewards, self.beta), self.sigma_x, release_grid(self.sigma_x))
-        threshold = snap(noisy, self.beta, width)
-        curve = AcceptanceCurve(threshold, width, self.sigma_z, self.tail)
-        phase_1, phase_2 = self._phase_1(sensitivity), self._phase_2(sensitivity)
-        for t in range(1, self.n2 + 1):
-            (reward,) = admit((yield Draw(1)), 1, sensitivity)
-            if noise.bernoulli(curve.accept(float(reward))):
-                return Selection(self.n + t - 1, Composed((phase_1, phase_2.at(threshold, t))), halting_time=t)
-        realised = Composed((phase_1, phase_2.at(threshold, FALLBACK)))
-        return Selection(self.n + self.n2, realised, halting_time=self.n2, fallback=True)
+        phase_2 = PrivITPPhase2(self, snap(noisy, self.beta, sensitivity.width))
+        selection = yield from phase_2.run(sensitivity, noise)
+        return replace(selection, index=self.n + selection.index, realised=Composed((self._phase_1(sensitivity), selection.realised)))
 
     def _phase_1(self, sensitivity: Sensitivity) -> GaussianRelease:
         error = normaliser_error(self.n, self.beta, sensitivity.width)
         return GaussianRelease(sensitivity, self.sigma_x, release_grid(self.sigma_x), error)
 
-    def _phase_2(self, sensitivity: Sensitivity) -> RejectionRounds:
+    def phase_2(self, sensitivity: Sensitivity) -> RejectionRounds:
+        """The event of phase 2 alone, λ̃ not known yet."""
         return RejectionRounds(sensitivity, self.beta, self.sigma_z, self.tail, self.n2)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivITPPhase2:
+    """Phase 2 at a threshold that was released before: for a repeated prompt, whose phase 1 is paid already.
+
+    Formal guarantee: that of phase 2 given λ̃; reusing a released λ̃ is post-processing.
+    """
+
+    settings: PrivITP
+    threshold: float
+    name: ClassVar[str] = "privitp"
+
+    @property
+    def pool_size(self) -> int:
+        return self.settings.n2 + 1
+
+    def event(self, sensitivity: Sensitivity) -> RejectionRounds:
+        return replace(self.settings.phase_2(sensitivity), threshold=self.threshold)
+
+    def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
+        curve = AcceptanceCurve(self.threshold, sensitivity.width, self.settings.sigma_z, self.settings.tail)
+        rounds, cap = self.event(sensitivity), self.settings.n2
+        for t in range(1, cap + 1):
+            (reward,) = admit((yield Draw(1)), 1, sensitivity)
+            if noise.bernoulli(curve.accept(float(reward))):
+                return Selection(t - 1, rounds.at(self.threshold, t), halting_time=t)
+        return Selection(cap, rounds.at(self.threshold, FALLBACK), halting_time=cap, fallback=True)

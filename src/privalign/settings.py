@@ -119,12 +119,13 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def parse(raw: Mapping[str, Any]) -> Settings:
+def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Settings:
     """Checks the types of a set of options and fills in the defaults of the contract.
 
     Args:
         raw: keys as the options with `_`; None means not given. `range` a pair or "LO,HI"; `sensitivity` a number or
             "range"; `orders` a list or a comma-separated string; `halt` a whole number or "fallback".
+        sensitivity: what is known of the reward already; None reads it from the options.
 
     Raises:
         InvalidInput: an unknown key, a value of the wrong type, or options that exclude each other.
@@ -157,7 +158,7 @@ def parse(raw: Mapping[str, Any]) -> Settings:
         raise InvalidInput("--halt", "the cost of an outcome depends on the threshold; give --threshold too")
     return Settings(
         mechanism=mechanism,
-        sensitivity=_sensitivity(given),
+        sensitivity=_sensitivity(given) if sensitivity is None else sensitivity,
         n=n,
         n2=n2,
         beta=float(given.get("beta", 0.05)),

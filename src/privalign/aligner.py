@@ -1,0 +1,318 @@
+"""The one path from a prompt to a released answer: reserve, draw, score, select, settle, respond.
+
+Order is what makes it private: the worst case is debited before the first score is read, a query is released only after
+its debit is settled, and whatever goes wrong once a score may have been read leaves the debit spent. Errors after that
+point are one generic line: why a scorer failed may depend on the protected data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from privalign.accounting import costs
+from privalign.errors import BackendFailed, BudgetBusy, BudgetExhausted, InvalidInput, LeaseExpired, PrivalignError
+from privalign.events import Composed, Event, RejectionRounds
+from privalign.ledger import IdempotencyKey, Ledger, Pending, Replay, Reservation
+from privalign.mechanisms.base import Base
+from privalign.mechanisms.privitp import PrivITP, PrivITPPhase2
+from privalign.mechanisms.protocol import Mechanism, Selection
+from privalign.policies.protocol import Policy
+from privalign.randomness import Randomness, SecureRandomness
+from privalign.rewards.protocol import Reward, ScorerUntouched
+from privalign.types import Candidate, Release, Request
+
+
+class ScoringFailed(BackendFailed):
+    """Scoring or selection failed after a score may have been read. The query stays charged; do not retry."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer could not be selected; the query stays charged, so do not retry it automatically")
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """Settings of speed alone: none of them changes what is released or what it costs.
+
+    Args:
+        chunk: phase-2 candidates drawn and scored at a time; the first chunk together with phase 1, so that a query that
+            stops within it takes one batch. The clock tells the halting time to a multiple of this.
+        padding: seconds that the selection step takes per started 4,096 candidates, at least; the next multiple where
+            it takes longer. 0 for offline work.
+        lease: seconds after which a reservation whose owner is gone counts as spent; renewed while the owner lives.
+        poll: seconds between looks at a request that another process is answering under the same idempotency key.
+    """
+
+    chunk: int = 8
+    padding: float = 0.02
+    lease: float = 120.0
+    poll: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What clients ask for by name: a policy and a reward, a rule of selection, and the account that pays.
+
+    Args:
+        on_exhausted: "refuse", or "base": answer from the base policy, free and labelled.
+        delta: δ of phase 1 in the ε that a release states (accounts charge by their own rule).
+        reuse_threshold: reuse the released λ̃ of a repeated identical request, which then costs phase 2 only.
+    """
+
+    name: str
+    policy: Policy
+    reward: Reward
+    mechanism: Mechanism
+    account: str
+    on_exhausted: str = "refuse"
+    delta: float = 1e-6
+    reuse_threshold: bool = False
+    performance: Performance = field(default_factory=Performance)
+
+    def __post_init__(self) -> None:
+        if self.on_exhausted not in ("refuse", "base"):
+            raise InvalidInput("on_exhausted", f"{self.on_exhausted!r} is neither 'refuse' nor 'base'")
+        if self.reuse_threshold and not isinstance(self.mechanism, PrivITP):
+            raise InvalidInput("reuse_threshold", f"{self.mechanism.name} has no threshold; only privitp has one")
+
+
+class Aligner:
+    """Answers requests for one served model.
+
+    Args:
+        noise: secure noise; seeded noise is refused, since its releases may not charge an account.
+        prompt_key: a secret of the installation, for naming prompts in the memory of thresholds.
+
+    Formal guarantee: everything that leaves `answer` for all requests to all aligners of one account, their timing to
+    the multiple that `Performance` states included, has the guarantee of the account, under the assumptions that the
+    account and the reward's sensitivity state.
+    """
+
+    def __init__(self, ledger: Ledger, model: ServedModel, noise: Randomness | None = None, prompt_key: bytes = b"") -> None:
+        self._ledger = ledger
+        self._model = model
+        self._noise = noise or SecureRandomness()
+        if not self._noise.private:
+            raise InvalidInput("seed", "seeded noise is not private and may not charge an account; leave the seed out")
+        if model.reuse_threshold and not prompt_key:
+            raise InvalidInput("reuse_threshold", "needs the installation key to name prompts by")
+        self._scorer_suspect = False  # after a failure the scorer must answer a public text before anything is reserved
+        self._thresholds: OrderedDict[bytes, float] = OrderedDict()
+        self._prompt_key = prompt_key
+        self._noise.gaussian(0.0, 1.0, 2.0**-32)  # loads the sampler now, not within the first answer's padded time
+
+    async def answer(
+        self, request: Request, *, n: int = 1, idempotency: IdempotencyKey | None = None, api_key: str | None = None
+    ) -> list[Release]:
+        """`n` private answers to one request, reserved and charged together.
+
+        Raises:
+            BudgetExhausted, BudgetBusy: nothing was charged. IdempotencyConflict: the key was used otherwise.
+            ScoringFailed: the query stays charged. BackendFailed: nothing was charged.
+        """
+        if n < 1:
+            raise InvalidInput("n", f"{n} is below 1")
+        if self._scorer_suspect:
+            await self._model.reward.probe()
+            self._scorer_suspect = False
+        mechanism = self._mechanism(request)
+        events = [mechanism.event(self._model.reward.sensitivity)] * n
+        try:
+            outcome = await self._reserve(events, idempotency, api_key)
+        except BudgetBusy:
+            raise
+        except BudgetExhausted:
+            if self._model.on_exhausted == "base":
+                return await self._from_base_policy(request, n)
+            raise
+        if isinstance(outcome, Replay):
+            return [Release(**stored) for stored in cast(list[dict[str, Any]], outcome.release["answers"])]
+        return await self._answer_reserved(outcome, request, mechanism, events)
+
+    def answer_blocking(
+        self, request: Request, *, n: int = 1, idempotency: IdempotencyKey | None = None, api_key: str | None = None
+    ) -> list[Release]:
+        """`answer` for code that is not asynchronous; not from inside a running event loop."""
+        return asyncio.run(self.answer(request, n=n, idempotency=idempotency, api_key=api_key))
+
+    async def _reserve(self, events: list[Event], idempotency: IdempotencyKey | None, api_key: str | None) -> Reservation | Replay:
+        """Debits the worst case, or finds the stored answer; waits while another process answers under the same key."""
+        while True:
+            outcome = await asyncio.to_thread(
+                self._ledger.reserve,
+                self._model.account,
+                events,
+                lease=self._model.performance.lease,
+                idempotency=idempotency,
+                api_key=api_key,
+            )
+            if not isinstance(outcome, Pending):
+                return outcome
+            await asyncio.sleep(self._model.performance.poll)
+
+    async def _answer_reserved(
+        self, reservation: Reservation, request: Request, mechanism: Mechanism, events: list[Event]
+    ) -> list[Release]:
+        """Draws, scores, selects and settles under a reservation that is kept alive meanwhile."""
+        renewal = asyncio.create_task(self._keep_alive(reservation))
+        queries = [_Query(self._model, mechanism, request, self._noise) for _ in events]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(query.run()) for query in queries]
+            chosen = [task.result() for task in tasks]
+            releases = [self._release(candidate, selection, mechanism) for candidate, selection in chosen]
+            stored = {"answers": [_stored(release) for release in releases]}
+            await asyncio.to_thread(self._ledger.settle, reservation, [selection.realised for _, selection in chosen], stored)
+        except BaseException as failure:
+            touched = any(query.touched for query in queries)
+            self._scorer_suspect |= any(query.scorer_failed for query in queries)
+            await asyncio.shield(asyncio.to_thread(self._end, reservation, touched))
+            raise _outward(failure, touched) from None
+        finally:
+            renewal.cancel()
+        if self._model.reuse_threshold:
+            self._remember(request, chosen[0][1].realised)
+        return releases
+
+    async def _keep_alive(self, reservation: Reservation) -> None:
+        while True:
+            await asyncio.sleep(self._model.performance.lease / 3)
+            with contextlib.suppress(PrivalignError):  # tried again in a third of the lease; settling tells the rest
+                await asyncio.to_thread(self._ledger.renew, reservation)
+
+    def _end(self, reservation: Reservation, touched: bool) -> None:
+        """Closes a reservation that will not be answered: spent where the scorer may have been touched, else given back."""
+        with contextlib.suppress(PrivalignError):  # then it stays open until its lease ends, and is spent: the safe side
+            if touched:
+                self._ledger.forfeit(reservation)
+            else:
+                self._ledger.void(reservation)
+
+    async def _from_base_policy(self, request: Request, n: int) -> list[Release]:
+        """Answers that never met the reward: free, and labelled as the base policy's."""
+        candidates = await self._model.policy.draw(request, n)
+        return [Release(candidate.text, index, False, Base.name, 0.0, 0.0) for index, candidate in enumerate(candidates)]
+
+    def _release(self, candidate: Candidate, selection: Selection, mechanism: Mechanism) -> Release:
+        worst = mechanism.event(self._model.reward.sensitivity)
+        delta = self._model.delta if costs.count_releases(worst) else 0.0
+        return Release(candidate.text, selection.index, selection.fallback, mechanism.name, costs.epsilon(worst, self._model.delta), delta)
+
+    def _mechanism(self, request: Request) -> Mechanism:
+        """The served mechanism, or its phase 2 alone where the request's λ̃ was released before."""
+        rule = self._model.mechanism
+        if self._model.reuse_threshold and isinstance(rule, PrivITP):
+            threshold = self._thresholds.get(self._prompt_name(request))
+            if threshold is not None:
+                return PrivITPPhase2(rule, threshold)
+        return rule
+
+    def _prompt_name(self, request: Request) -> bytes:
+        model = self._model
+        parts = (model.account, model.reward.name, repr(model.reward.sensitivity), repr(model.mechanism), model.policy.name)
+        message = hashlib.sha256("\0".join(parts).encode()).digest() + request.canonical()
+        return hmac.digest(self._prompt_key, message, "sha256")
+
+    def _remember(self, request: Request, realised: Event) -> None:
+        parts = realised.events if isinstance(realised, Composed) else (realised,)
+        for part in parts:
+            if isinstance(part, RejectionRounds) and part.threshold is not None:
+                self._thresholds[self._prompt_name(request)] = part.threshold
+        while len(self._thresholds) > MOST_THRESHOLDS:
+            self._thresholds.popitem(last=False)
+
+
+MOST_THRESHOLDS = 10_000  # remembered per aligner; forgetting one costs phase 1 again
+
+
+class _Query:
+    """One selection: drives the mechanism's generator over candidates that are drawn and scored in chunks."""
+
+    def __init__(self, model: ServedModel, mechanism: Mechanism, request: Request, noise: Randomness) -> None:
+        self._model = model
+        self._mechanism = mechanism
+        self._request = request
+        self._noise = noise
+        self._candidates: list[Candidate] = []
+        self._scores: list[float] = []
+        self.touched = False  # whether the scorer may have read protected data for this query
+        self.scorer_failed = False
+
+    async def run(self) -> tuple[Candidate, Selection]:
+        """The chosen candidate."""
+        run = self._mechanism.run(self._model.reward.sensitivity, self._noise)
+        used, spent_on_selection = 0, 0.0
+        answer: list[float] | None = None
+        while True:
+            started = time.perf_counter()
+            try:
+                request = run.send(answer)  # type: ignore[arg-type]  # the first send of a generator is None
+            except StopIteration as stop:
+                selection: Selection = stop.value
+                break
+            finally:
+                spent_on_selection += time.perf_counter() - started
+            await self._provide(used + request.count)
+            answer = self._scores[used : used + request.count]
+            used += request.count
+        await self._pad(spent_on_selection)
+        if selection.index >= len(self._candidates):  # a fallback, or the base policy: released unscored
+            self._candidates += await self._model.policy.draw(self._request, 1)
+        return self._candidates[selection.index], selection
+
+    async def _provide(self, count: int) -> None:
+        """Makes sure that `count` scored candidates exist; draws whole chunks, the first one ahead of time."""
+        if count <= len(self._scores):
+            return
+        most = self._mechanism.pool_size
+        if isinstance(self._mechanism, PrivITP | PrivITPPhase2):
+            most -= 1  # the last one is the fallback, which is drawn only when it is needed and never scored
+            phase_1 = self._mechanism.n if isinstance(self._mechanism, PrivITP) else 0
+            chunk = self._model.performance.chunk
+            count = phase_1 + chunk * max(1, -(-(count - phase_1) // chunk))
+        wanted = min(count, most) - len(self._scores)
+        fresh = await self._model.policy.draw(self._request, wanted)
+        if len(fresh) != wanted:
+            raise BackendFailed(f"the policy returned {len(fresh)} candidates where {wanted} were asked for")
+        before, self.touched = self.touched, True  # from here on only the scorer's own word can say that it saw nothing
+        try:
+            scores = np.asarray(await self._model.reward.score(self._request, fresh))
+        except ScorerUntouched:
+            self.touched = before
+            self.scorer_failed = True
+            raise
+        except BaseException:
+            self.scorer_failed = True
+            raise
+        if scores.shape != (wanted,) or scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
+            self.scorer_failed = True
+            raise ScoringFailed
+        self._candidates += fresh
+        self._scores += scores.tolist()
+
+    async def _pad(self, spent: float) -> None:
+        """Sleeps until the selection step has taken a public multiple of a duration that depends on n alone."""
+        unit = self._model.performance.padding * -(-self._mechanism.pool_size // 4096)
+        if unit > 0:
+            await asyncio.sleep(unit * max(1, -(-spent // unit)) - spent)
+
+
+def _outward(failure: BaseException, touched: bool) -> BaseException:
+    """What the caller may know of a failure: everything before the scorer was touched, one generic line after."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    if isinstance(failure, asyncio.CancelledError | KeyboardInterrupt | SystemExit | LeaseExpired):
+        return failure
+    return ScoringFailed() if touched else failure
+
+
+def _stored(release: Release) -> dict[str, Any]:
+    return {name: getattr(release, name) for name in ("text", "index", "fallback", "mechanism", "epsilon", "delta")}

@@ -1,0 +1,197 @@
+"""`account`: budgets of protected preference data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, account_document, open_ledger
+from privalign.cli.output import print_facts, print_json, print_table, replacing
+from privalign.errors import InvalidInput
+
+app = typer.Typer(help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="Name of the account.", metavar="NAME", show_default=False)]
+
+
+@app.command()
+def create(
+    name: Name,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="ε of all answers together.", show_default=False)],
+    delta: Annotated[float, typer.Option("--delta", help="δ of all answers together.", show_default=False)],
+    rule: Annotated[str, typer.Option("--rule", help="basic, fsrc, two-counter or renyi.")] = "renyi",
+    order: Annotated[float | None, typer.Option("--order", help="Order α of renyi, fixed for good.", show_default=False)] = None,
+    rho: Annotated[float | None, typer.Option("--rho", help="ρ of two-counter. Default: half of ε.", show_default=False)] = None,
+    delta_per_query: Annotated[
+        float | None, typer.Option("--delta-per-query", help="δ_q of basic and fsrc. Default δ/10⁴.", show_default=False)
+    ] = None,
+    relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
+    records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.")] = 1,
+    mechanism: Annotated[
+        str | None, typer.Option("--mechanism", help="Choose the order of renyi that answers most of its queries.", show_default=False)
+    ] = None,
+    n: options.N = None,
+    n2: options.N2 = None,
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    scale: options.Scale = None,
+    beta: options.Beta = None,
+    sigma_x: options.SigmaX = None,
+    sigma_z: options.SigmaZ = None,
+    tail: options.Tail = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
+) -> None:
+    """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
+    from privalign.accounting.rules import make_rule
+    from privalign.sensitivity import Relation
+    from privalign.settings import parse
+
+    served = {
+        "n": n,
+        "n2": n2,
+        "range": range,
+        "sensitivity": sensitivity,
+        "certificate": certificate,
+        "scale": scale,
+        "beta": beta,
+        "sigma_x": sigma_x,
+        "sigma_z": sigma_z,
+        "tail": tail,
+    }
+    if mechanism is None and any(value is not None for value in served.values()):
+        raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
+    if mechanism is not None and (order is not None or rule != "renyi"):
+        raise InvalidInput("--mechanism", "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
+    try:
+        neighbours = Relation(relation)
+    except ValueError:
+        raise InvalidInput("--relation", f"{relation!r} is not one of {', '.join(item.value for item in Relation)}") from None
+    event = None
+    if mechanism is not None:
+        settings = parse({"mechanism": mechanism, **served})
+        event = settings.build().event(settings.sensitivity)
+    made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
+    account = open_ledger(ledger, must_exist=False).create_account(name, made, relation=neighbours, records_per_person=records_per_person)
+    _show(account_document(account), json)
+
+
+@app.command("list")
+def list_accounts(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+    """All accounts, with what is spent and what remains."""
+    documents = [account_document(account) for account in open_ledger(ledger).accounts()]
+    if json:
+        print_json({"accounts": documents})
+        return
+    print_table(
+        ("account", "rule", "ε", "δ", "ε spent", "ε remaining", "queries"),
+        (
+            (d["name"], d["rule"], d["epsilon"], d["delta"], d["spent"]["epsilon"], d["remaining"]["epsilon"], d["queries"]["settled"])
+            for d in documents
+        ),
+    )
+
+
+@app.command()
+def show(name: Name, ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+    """One account: guarantee, spent, remaining, raw counters."""
+    _show(account_document(open_ledger(ledger).account(name)), json)
+
+
+@app.command()
+def journal(
+    name: Name,
+    after: Annotated[int, typer.Option("--after", help="Only rows after this number.", min=0)] = 0,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
+) -> None:
+    """The append-only journal of an account, oldest first."""
+    import dataclasses
+
+    entries = open_ledger(ledger).journal(name, after=after)
+    if json:
+        rows = [
+            {
+                "seq": entry.seq,
+                "time": entry.time.isoformat(),
+                "kind": entry.kind,
+                "reservation": entry.reservation,
+                "debit": dataclasses.asdict(entry.debit),
+                "queries": entry.queries,
+                "note": dict(entry.note),
+                "hash": entry.hash,
+            }
+            for entry in entries
+        ]
+        print_json({"account": name, "entries": rows})
+        return
+    print_table(
+        ("row", "time", "kind", "of", "queries", "raw units", "hash"),
+        (
+            (
+                entry.seq,
+                f"{entry.time:%Y-%m-%d %H:%M:%S}",
+                entry.kind,
+                entry.reservation or "",
+                f"{entry.queries:+d}" if entry.queries else "",
+                " ".join(f"{counter} {value:+d}" for counter, value in dataclasses.asdict(entry.debit).items() if value),
+                entry.hash[:12],
+            )
+            for entry in entries
+        ),
+    )
+
+
+@app.command()
+def verify(
+    name: Name,
+    expect_head: Annotated[
+        str | None, typer.Option("--expect-head", help="A head that was written down elsewhere.", metavar="HASH", show_default=False)
+    ] = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
+) -> None:
+    """Re-adds the journal and checks its hash chain; exit 5 says which row is wrong. Write the printed head down elsewhere."""
+    checked = open_ledger(ledger).verify(name, expect_head=expect_head)
+    spent = {"epsilon": checked.spent[0], "delta": checked.spent[1]}
+    facts = {"account": checked.account, "verified": True, "rows": checked.length, "head": checked.head, "spent": spent}
+    _show(facts, json)
+
+
+@app.command("raise")
+def raise_budget(
+    name: Name,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The new ε, above the present one.", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Kept in the journal and shown ever after.", show_default=False)],
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
+) -> None:
+    """Raises ε. After answers were seen, the guarantee rests on the word that the raise did not depend on them."""
+    _show(account_document(open_ledger(ledger).raise_budget(name, epsilon, reason)), json)
+
+
+@app.command()
+def export(
+    name: Name,
+    out: Annotated[Path | None, typer.Option("--out", help="Write there instead of to stdout.", metavar="FILE", show_default=False)] = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+) -> None:
+    """The account and its whole journal as JSON lines, with hashes: for auditors and backups."""
+    lines = open_ledger(ledger).export(name)
+    if out is None:
+        for line in lines:
+            typer.echo(line)
+        return
+    with replacing(out) as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def _show(facts: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(facts)
+    else:
+        print_facts(str(facts.get("name") or facts["account"]), {name: value for name, value in facts.items() if name != "raw"})

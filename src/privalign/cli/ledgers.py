@@ -1,0 +1,65 @@
+"""Opening the ledger that an option names, and showing an account: shared by the commands that need one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privalign.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privalign.ledger import Account, Ledger
+
+LedgerOption = Annotated[str, typer.Option("--ledger", help="URL of the ledger.", metavar="URL")]
+DEFAULT_LEDGER = "sqlite:///privalign.db"
+
+
+def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
+    """The ledger at a URL.
+
+    Raises:
+        InvalidInput: a SQLite file that should exist does not: a mistyped name must not make an empty ledger.
+    """
+    from privalign.ledger import Ledger
+
+    prefix = "sqlite:///"
+    if must_exist and url.startswith(prefix) and not Path(url.removeprefix(prefix)).exists():
+        raise InvalidInput("--ledger", f"{url.removeprefix(prefix)} does not exist; make an account first, or name the right file")
+    return Ledger(url)
+
+
+def account_document(account: Account) -> dict[str, Any]:
+    """The JSON document of `account show`."""
+    import dataclasses
+
+    spent, remaining = account.spent, account.remaining
+    rule = account.rule
+    return {
+        "name": account.name,
+        "rule": rule.name,
+        "epsilon": rule.epsilon,
+        "delta": rule.delta,
+        "order": getattr(rule, "order", None),
+        "rho": getattr(rule, "rho", None),
+        "delta_per_query": getattr(rule, "delta_per_query", None),
+        "relation": account.relation.value,
+        "records_per_person": account.records_per_person,
+        "spent": {"epsilon": spent[0], "delta": spent[1]},
+        "remaining": {"epsilon": remaining[0], "delta": remaining[1]},
+        "queries": {"settled": account.settled_queries, "open": account.open_queries, "refused": account.refused_queries},
+        "guarantee": account.guarantee,
+        "raises": [
+            {"time": rise.time.isoformat(), "before": rise.before, "after": rise.after, "reason": rise.reason} for rise in account.raises
+        ],
+        "raw": {
+            "units": {"epsilon": 1e-12, "rho": 1e-12, "rdp": 1e-12, "delta": 1e-18},
+            "limit": dataclasses.asdict(account.limit),
+            "debited": dataclasses.asdict(account.debited),
+            "open": dataclasses.asdict(account.open),
+        },
+        "created": account.created.isoformat(),
+        "head": account.head,
+        "length": account.length,
+    }

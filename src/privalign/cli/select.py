@@ -1,0 +1,266 @@
+"""`select`: one answer a prompt, chosen privately from a file of scored candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.output import assumptions, print_facts, print_json, replacing, to_json
+from privalign.errors import InvalidInput
+from privalign.settings import MECHANISMS, Settings, parse
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from privalign.cli.charged import ChargedRun
+    from privalign.mechanisms.protocol import Mechanism
+    from privalign.policies.recorded import DrawOrder, Pool
+    from privalign.randomness import Randomness
+    from privalign.sensitivity import Sensitivity
+
+_OWN_OPTIONS = ("file", "draw", "seed", "reward", "out", "account", "ledger", "json")
+
+
+def select(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Scored candidates: JSONL or a JSON array (plain or gzip), or Parquet.", metavar="FILE", show_default=False),
+    ],
+    mechanism: Annotated[str, typer.Option("--mechanism", help=f"{', '.join(MECHANISMS)}.", metavar="M", show_default=False)],
+    range: options.Range = None,
+    n: options.N = None,
+    n2: options.N2 = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    scale: options.Scale = None,
+    epsilon: options.Epsilon = None,
+    beta: options.Beta = None,
+    sigma_x: options.SigmaX = None,
+    sigma_z: options.SigmaZ = None,
+    tail: options.Tail = None,
+    delta: options.Delta = None,
+    draw: Annotated[
+        str,
+        typer.Option(
+            "--draw", help="first: in file order; with, without: at random, with or without replacement.", metavar="first|without|with"
+        ),
+    ] = "first",
+    seed: Annotated[int | None, typer.Option("--seed", help="Reproducible, hence not private.", show_default=False)] = None,
+    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the answers here, one line a prompt.", metavar="OUT.jsonl", show_default=False),
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option("--account", help="The account that pays; exit 3 where it cannot.", metavar="A", show_default=False)
+    ] = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
+) -> None:
+    """Releases one answer for every prompt of a file of scored candidates, and says what that costs.
+
+    The whole file is checked before anything is selected. Rewards and losing candidates never leave the process.
+    """
+    raw = {name: value for name, value in locals().items() if name not in _OWN_OPTIONS}
+    if range is None:
+        raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
+    from privalign.policies.recorded import read_pools
+
+    settings = parse(raw)
+    if account is not None and seed is not None:
+        raise InvalidInput("--seed", "seeded noise is not private and may not charge an account; leave one of the two out")
+    selector = Selector.of(settings, draw, seed)
+    results: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        answers = None if out is None else stack.enter_context(replacing(out, file))
+        progress = stack.enter_context(_progress())
+        checked = sum(1 for _ in progress.track(read_pools(file, reward, selector.least_pool), description="checking"))
+        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, reward))
+        total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
+        for pool in progress.track(read_pools(file, reward, selector.least_pool), checked, description="selecting"):
+            answer = selector.release(pool) if run is None else selector.release_charged(pool, run)
+            total += 1
+            answered += "refused" not in answer
+            if answers is None:
+                results.append(answer)
+            else:
+                answers.write(to_json(answer) + "\n")
+        summary = selector.summary(total, answered, None if run is None else run.spent(), account)
+    if json:
+        print_json(summary if out is not None else summary | {"results": results})
+    else:
+        for answer in results:
+            typer.echo(f"{typer.style(_printable(answer['prompt']), bold=True)}\n{_printable(answer.get('text', 'refused'))}\n")
+        print_facts(f"private selection with {mechanism}" if selector.notice is None else selector.notice, summary)
+    if run is not None and run.exhausted is not None:
+        raise run.exhausted
+
+
+@contextlib.contextmanager
+def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: str) -> Iterator[ChargedRun]:
+    """The run against an account, closed at the end."""
+    from privalign.cli.charged import ChargedRun
+
+    settings = {
+        "mechanism": selector.mechanism.name,
+        **dataclasses.asdict(cast(Any, selector.mechanism)),
+        **assumptions(selector.sensitivity),
+        "draw": selector.order.value,
+        "reward": reward,
+        "account": account,
+    }
+    run = ChargedRun(
+        open_ledger(ledger),
+        account,
+        file,
+        selector.mechanism,
+        selector.sensitivity,
+        selector.noise,
+        selector.order,
+        selector.settings_delta,
+        settings,
+    )
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Everything that is the same for all prompts of one run.
+
+    `epsilon` and `delta` are the worst case of one query, `settings_delta` is δ of phase 1 as set; `notice` says why the
+    run is not private, None where it is.
+    """
+
+    mechanism: Mechanism
+    sensitivity: Sensitivity
+    order: DrawOrder
+    noise: Randomness
+    draws: random.Random
+    epsilon: float
+    delta: float
+    settings_delta: float
+    notice: str | None
+
+    @classmethod
+    def of(cls, settings: Settings, draw: str, seed: int | None) -> Selector:
+        """Builds and prices the mechanism.
+
+        Raises:
+            InvalidInput: a setting is missing or out of range.
+        """
+        from privalign.accounting import costs
+        from privalign.policies.recorded import DrawOrder
+        from privalign.randomness import SecureRandomness, SeededRandomness
+
+        try:
+            order = DrawOrder(draw)
+        except ValueError:
+            raise InvalidInput("--draw", f"{draw!r} is not one of {', '.join(DrawOrder)}") from None
+        noise = SecureRandomness() if seed is None else SeededRandomness(seed)
+        mechanism = settings.build()
+        event = mechanism.event(settings.sensitivity)
+        epsilon = costs.epsilon(event, settings.delta)
+        notice = None
+        if not noise.private:
+            notice = "not a private release: whoever knows the seed can undo the noise"
+        if math.isinf(epsilon):
+            notice = f"not a private release: {mechanism.name} has no guarantee"
+        return cls(
+            mechanism,
+            settings.sensitivity,
+            order,
+            noise,
+            random.SystemRandom() if seed is None else random.Random(seed),
+            epsilon=epsilon,
+            delta=settings.delta if costs.count_releases(event) else 0.0,
+            settings_delta=settings.delta,
+            notice=notice,
+        )
+
+    @property
+    def least_pool(self) -> int:
+        """How many candidates a prompt must have."""
+        from privalign.policies.recorded import DrawOrder
+
+        return 1 if self.order is DrawOrder.WITH else self.mechanism.pool_size
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The facts that go with every answer."""
+        facts = {"mechanism": self.mechanism.name, "epsilon": self.epsilon, "delta": self.delta, "account": None}
+        return facts if self.notice is None else facts | {"private": False}
+
+    def release(self, pool: Pool) -> dict[str, Any]:
+        """One query: the line of the answers' file."""
+        from privalign.mechanisms.driver import select_from_pool
+
+        positions = self.order.positions(len(pool.texts), self.mechanism.pool_size, self.draws)
+        rewards = [pool.rewards[position] for position in positions]
+        selection = select_from_pool(self.mechanism, self.sensitivity, self.noise, rewards)
+        index = positions[selection.index]
+        return {
+            "prompt": pool.prompt,
+            "text": pool.texts[index],
+            "index": index,
+            "fallback": selection.fallback,
+            "privacy": self.privacy,
+        }
+
+    def release_charged(self, pool: Pool, run: ChargedRun) -> dict[str, Any]:
+        """One query that the account pays for, or a refusal."""
+        outcome = run.release(pool)
+        if outcome is None:
+            return {"prompt": pool.prompt, "refused": True}
+        release, index = outcome
+        privacy = {"mechanism": release.mechanism, "epsilon": release.epsilon, "delta": release.delta, "account": run.account}
+        return {"prompt": pool.prompt, "text": release.text, "index": index, "fallback": release.fallback, "privacy": privacy}
+
+    def summary(self, prompts: int, answered: int, spent: dict[str, float] | None, account: str | None) -> dict[str, Any]:
+        """The document of the run; from public settings, the number of prompts and what the account paid only."""
+        from privalign.accounting.costs import total
+
+        basic_sum = {
+            name: total(itertools.repeat(cost, answered)) if self.notice is None else None
+            for name, cost in (("epsilon", self.epsilon), ("delta", self.delta))
+        }
+        facts = {
+            "prompts": prompts,
+            "answered": answered,
+            "refused": prompts - answered,
+            "spent": basic_sum if spent is None else spent,
+            **self.privacy,
+            "account": account,
+            "private": self.notice is None,
+            **dataclasses.asdict(cast(Any, self.mechanism)),
+            "draw": self.order.value,
+            **assumptions(self.sensitivity),
+        }
+        return facts if self.notice is None else facts | {"notice": self.notice}
+
+
+def _progress() -> Progress:
+    """A bar on stderr where that is a terminal; nothing of it stays."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+def _printable(text: str) -> str:
+    """Text from a model, without what would steer the terminal."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

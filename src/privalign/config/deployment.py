@@ -1,0 +1,216 @@
+"""The deployment file as frozen objects, and what they build."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privalign.accounting.rules import Rule, make_rule
+from privalign.aligner import Aligner, Performance, ServedModel
+from privalign.config.policies import PolicySpec, read_policy
+from privalign.config.rewards import RewardSpec, read_reward
+from privalign.config.tables import Table
+from privalign.errors import InvalidFile, InvalidInput
+from privalign.ledger import Ledger, UnknownAccount
+from privalign.mechanisms.protocol import Mechanism
+from privalign.secret import installation_key
+from privalign.sensitivity import Relation, Sensitivity
+from privalign.settings import parse
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTerms:
+    """What an `[accounts.*]` table asks for."""
+
+    name: str
+    rule: Rule
+    relation: Relation
+    records_per_person: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A `[models.*]` table."""
+
+    name: str
+    policy: str
+    reward: str
+    account: str
+    mechanism: Mechanism
+    delta: float
+    on_exhausted: str
+    reuse_threshold: bool
+    performance: Performance
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A deployment file, checked."""
+
+    file: Path
+    ledger_url: str
+    accounts: Mapping[str, AccountTerms]
+    policies: Mapping[str, PolicySpec]
+    rewards: Mapping[str, RewardSpec]
+    models: Mapping[str, ModelSpec]
+
+    def model(self, name: str | None) -> ModelSpec:
+        """The model of that name; without a name the only one.
+
+        Raises:
+            InvalidInput: there is none of that name, or several and no name.
+        """
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None or name not in self.models:
+            wanted = "missing" if name is None else f"'{name}' is not in {self.file}"
+            raise InvalidInput("--model", f"{wanted}; choose one of {', '.join(self.models)}")
+        return self.models[name]
+
+    def ledger(self) -> Ledger:
+        """The ledger, with every `[accounts.*]` made that is missing.
+
+        Raises:
+            InvalidInput: an account there differs from the file.
+        """
+        ledger = Ledger(self.ledger_url)
+        for terms in self.accounts.values():
+            self._meet(ledger, terms)
+        return ledger
+
+    def _meet(self, ledger: Ledger, terms: AccountTerms) -> None:
+        try:
+            account = ledger.account(terms.name)
+        except UnknownAccount:
+            ledger.create_account(terms.name, terms.rule, relation=terms.relation, records_per_person=terms.records_per_person)
+            return
+        pairs = [
+            ("rule", account.rule.name, terms.rule.name),
+            ("relation", account.relation.value, terms.relation.value),
+            ("records_per_person", account.records_per_person, terms.records_per_person),
+            *((name, getattr(account.rule, name, None), getattr(terms.rule, name, None)) for name in _RULE_PARAMETERS),
+        ]
+        for name, there, here in pairs:
+            if there != here:
+                raise InvalidInput(
+                    f"{self.file}: [accounts.{terms.name}] {name}",
+                    f"{here} here, {there} in the ledger; an account never changes: correct the file, raise it, or name a new one",
+                )
+
+    def serve(self, spec: ModelSpec, ledger: Ledger) -> Aligner:
+        """Builds policy and reward of one model and joins them on the one path."""
+        served = ServedModel(
+            name=spec.name,
+            policy=self.policies[spec.policy].make(),
+            reward=self.rewards[spec.reward].make(),
+            mechanism=spec.mechanism,
+            account=spec.account,
+            on_exhausted=spec.on_exhausted,
+            delta=spec.delta,
+            reuse_threshold=spec.reuse_threshold,
+            performance=spec.performance,
+        )
+        return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"")
+
+
+_RULE_PARAMETERS = ("epsilon", "delta", "order", "rho", "delta_per_query")
+
+
+def load(file: Path) -> Deployment:
+    """Reads and checks a deployment file.
+
+    Raises:
+        InvalidFile: unreadable or not TOML. InvalidInput: names the table, the key, the value and the remedy.
+    """
+    try:
+        with file.open("rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise InvalidFile(str(file), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidFile(str(file), None, f"not TOML: {error}") from None
+    known = ("ledger", "accounts", "policies", "rewards", "models")
+    for name, value in document.items():
+        if name not in known or not isinstance(value, dict):
+            raise InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
+    ledger = Table(file, "ledger", document.get("ledger", {}))
+    url = ledger.text("url", "sqlite:///privalign.db")
+    ledger.close()
+    accounts = {name: _account(table) for name, table in _tables(file, document, "accounts")}
+    policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
+    reward_tables = dict(_tables(file, document, "rewards"))
+    rewards: dict[str, RewardSpec] = {}
+    for name in sorted(reward_tables, key=lambda name: reward_tables[name].has("members")):  # members before ensembles
+        rewards[name] = read_reward(name, reward_tables[name], rewards)
+    models = {name: _model(name, table, accounts, policies, rewards) for name, table in _tables(file, document, "models")}
+    return Deployment(file, url, accounts, policies, rewards, models)
+
+
+def _tables(file: Path, document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Table]]:
+    for name, values in document.get(kind, {}).items():
+        if not isinstance(values, dict):
+            raise InvalidInput(f"{file}: [{kind}] {name}", f"{values!r} is not a table; write [{kind}.{name}]")
+        yield name, Table(file, f"{kind}.{name}", values)
+
+
+def _account(table: Table) -> AccountTerms:
+    rule = table.choice("rule", ("basic", "fsrc", "two-counter", "renyi"), "renyi")
+    parameters = {name: table.number(name, None) for name in ("order", "rho", "delta_per_query")}
+    with table.naming("rule"):
+        made = make_rule(rule, table.number("epsilon"), table.number("delta"), **parameters)
+    relation = Relation(table.choice("relation", tuple(item.value for item in Relation), "replace"))
+    records = table.whole("records_per_person", 1)
+    table.close()
+    return AccountTerms(table.name.removeprefix("accounts."), made, relation, records)
+
+
+def _model(
+    name: str,
+    table: Table,
+    accounts: Mapping[str, AccountTerms],
+    policies: Mapping[str, PolicySpec],
+    rewards: Mapping[str, RewardSpec],
+) -> ModelSpec:
+    chosen: dict[str, str] = {}
+    for key, known in (("policy", policies), ("reward", rewards), ("account", accounts)):
+        chosen[key] = table.text(key)
+        if chosen[key] not in known:
+            kind = "policies" if key == "policy" else f"{key}s"
+            raise table.wrong(key, f"there is no [{kind}.{chosen[key]}]; known are {', '.join(known) or 'none'}")
+    sensitivity = rewards[chosen["reward"]].sensitivity
+    mechanism, delta = _mechanism(table, sensitivity)
+    with table.naming("mechanism"):
+        accounts[chosen["account"]].rule.charge(mechanism.event(sensitivity))
+    performance = Performance(
+        chunk=table.whole("chunk", Performance().chunk),
+        padding=table.number("padding", Performance().padding),
+        lease=table.number("lease", Performance().lease),
+    )
+    spec = ModelSpec(
+        name=name,
+        policy=chosen["policy"],
+        reward=chosen["reward"],
+        account=chosen["account"],
+        mechanism=mechanism,
+        delta=delta,
+        on_exhausted=table.choice("on_exhausted", ("refuse", "base"), "refuse"),
+        reuse_threshold=table.flag("reuse_threshold", False),
+        performance=performance,
+    )
+    table.close()
+    return spec
+
+
+def _mechanism(table: Table, sensitivity: Sensitivity) -> tuple[Mechanism, float]:
+    """The mechanism and δ of its phase 1; the sensitivity is the reward's."""
+    options = table.mapping("mechanism")
+    kind = options.pop("kind", None)
+    for key in ("range", "sensitivity", "certificate", "threshold", "halt", "orders", "queries", "total_delta", "mechanism"):
+        if key in options:
+            raise table.wrong("mechanism", f"'{key}' does not belong here; range and sensitivity are the reward's")
+    with table.naming("mechanism"):
+        settings = parse({"mechanism": kind, **options}, sensitivity)
+        return settings.build(), settings.delta

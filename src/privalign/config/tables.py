@@ -1,0 +1,151 @@
+"""Reading one TOML table: every value checked, every error with its table, key, value and remedy; secrets by reference."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from privalign.errors import InvalidFile, InvalidInput
+from privalign.sensitivity import RewardRange
+
+_REQUIRED: Any = object()
+
+
+class Table:
+    """One table of the file. Every reading method names the key in its error; `close` refuses keys that nobody read."""
+
+    def __init__(self, file: Path, name: str, values: Mapping[str, Any]) -> None:
+        self.file = file
+        self.name = name
+        self._values = values
+        self._read: set[str] = set()
+
+    def wrong(self, key: str, message: str) -> InvalidInput:
+        """The error of one key."""
+        return InvalidInput(f"{self.file}: [{self.name}] {key}", message)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there."""
+        return key in self._values
+
+    def is_word(self, key: str, word: str) -> bool:
+        """Whether the key is absent, or just this word."""
+        self._read.add(key)
+        return bool(self._values.get(key, word) == word)
+
+    def text(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A string."""
+        return self._typed(key, default, lambda value: isinstance(value, str) and bool(value), "a string")
+
+    def choice(self, key: str, choices: tuple[str, ...], default: Any = _REQUIRED) -> Any:
+        """One of some words."""
+        return self._typed(key, default, lambda value: value in choices, f"one of {', '.join(choices)}")
+
+    def number(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A finite number."""
+
+        def finite(value: Any) -> bool:
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+        value = self._typed(key, default, finite, "a finite number")
+        return None if value is None else float(value)
+
+    def whole(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A whole number of at least 1."""
+        return self._typed(key, default, lambda value: type(value) is int and value >= 1, "a whole number of at least 1")
+
+    def flag(self, key: str, default: Any = _REQUIRED) -> Any:
+        """true or false."""
+        return self._typed(key, default, lambda value: isinstance(value, bool), "true or false")
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+
+        def strings(value: Any) -> bool:
+            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+
+        return tuple(self._typed(key, _REQUIRED, strings, "a list of names"))
+
+    def path(self, key: str, default: Any = _REQUIRED) -> Path | None:
+        """A file, relative to the deployment file."""
+        value = self.text(key, default)
+        return None if value is None else self.file.parent / value
+
+    def mapping(self, key: str, default: Any = _REQUIRED) -> dict[str, Any]:
+        """A table, as it is."""
+        return dict(self._typed(key, default, lambda value: isinstance(value, dict), "a table"))
+
+    def table(self, key: str) -> Table:
+        """A table to be read further."""
+        return Table(self.file, f"{self.name}.{key}", self.mapping(key))
+
+    def range(self, key: str) -> RewardRange:
+        """A pair of numbers, the lower one first."""
+
+        def pair(value: Any) -> bool:
+            return isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value)
+
+        low, high = self._typed(key, _REQUIRED, pair, "a pair of numbers [LO, HI]")
+        with self.naming(key):
+            return RewardRange(float(low), float(high))
+
+    def secret(self, key: str) -> str | None:
+        """The name of a secret, `env:NAME` or `file:PATH`; a secret itself is refused, without repeating it."""
+        if key not in self._values:
+            return None
+        self._read.add(key)
+        value = self._values[key]
+        if not (isinstance(value, str) and value.startswith(("env:", "file:")) and value.partition(":")[2]):
+            raise self.wrong(key, "is not a reference; write env:NAME or file:PATH, never the secret itself")
+        return value
+
+    @contextmanager
+    def naming(self, key: str) -> Iterator[None]:
+        """Puts table and key before what goes wrong with a value."""
+        try:
+            yield
+        except InvalidFile:
+            raise
+        except InvalidInput as error:
+            raise self.wrong(key, str(error)) from None
+
+    def close(self) -> None:
+        """Refuses what was not read: a mistyped key must not be ignored."""
+        unknown = sorted(set(self._values) - self._read)
+        if unknown:
+            raise self.wrong(unknown[0], f"no such key here; known are {', '.join(sorted(self._read))}")
+
+    def _typed(self, key: str, default: Any, fits: Callable[[Any], bool], kind: str) -> Any:
+        self._read.add(key)
+        if key not in self._values:
+            if default is _REQUIRED:
+                raise self.wrong(key, f"missing; give {kind}")
+            return default
+        value = self._values[key]
+        if not fits(value):
+            raise self.wrong(key, f"{value!r} is not {kind}")
+        return value
+
+
+def resolve_secret(reference: str | None) -> str | None:
+    """The secret behind `env:NAME` or `file:PATH`.
+
+    Raises:
+        InvalidInput: the variable is not set, or the file cannot be read.
+    """
+    if reference is None:
+        return None
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(name)
+        if not value:
+            raise InvalidInput(reference, f"the environment variable {name} is not set; set it")
+        return value
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise InvalidInput(reference, "the file of the secret cannot be read; check its path and permissions") from None

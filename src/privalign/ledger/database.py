@@ -1,0 +1,197 @@
+"""The connection to SQLite or PostgreSQL: durable, fork-safe, thread-safe; every error is one line.
+
+Writing transactions hold the write lock from their first statement (SQLite: BEGIN IMMEDIATE; PostgreSQL: the row lock
+on the account), so what they read stays true until they commit. A commit that returned is on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from weakref import WeakSet, finalize
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from privalign.errors import InvalidInput, MissingDependency
+from privalign.ledger import migrations
+from privalign.ledger.failures import LedgerFailed, explain
+from privalign.ledger.transaction import Transaction
+
+_WRITES = "privalign_writes"
+
+
+class Database:
+    """A ledger's database.
+
+    Args:
+        url: `sqlite:///FILE` or `postgresql+psycopg://…`.
+        patience: seconds to wait for another writer, and for the server, before giving up.
+
+    Raises:
+        InvalidInput: the URL is not one of the two. MissingDependency: psycopg is not installed.
+    """
+
+    def __init__(self, url: str, patience: float) -> None:
+        self._url = _checked(url)
+        self._patience = patience
+        self.name = self._url.render_as_string(hide_password=True)
+        self._start()
+        _LIVE.add(self)
+
+    def _start(self) -> None:
+        self._engine = _engine(self._url, self._patience)
+        self._finalizer = finalize(self, self._engine.dispose)  # connections close with the last reference
+        self._postgresql = self._url.get_backend_name() == "postgresql"
+        # SQLite wakes waiting writers by polling: threads of one process take turns here instead
+        self._turn: AbstractContextManager[Any] = nullcontext() if self._postgresql else threading.Lock()
+        self._opening = threading.Lock()
+        self._ready = False
+
+    def close(self) -> None:
+        """Closes every connection; the next transaction opens new ones."""
+        self._engine.dispose()
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """A reading transaction: one snapshot."""
+        return self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._postgresql else "BEGIN", nullcontext())
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """A writing transaction: committed durably at the end of the block, rolled back whole when it raises."""
+        return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn)
+
+    @contextmanager
+    def _transaction(self, begin: str, turn: AbstractContextManager[Any]) -> Iterator[Transaction]:
+        driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        try:
+            self._open()
+            with turn:
+                connection = self._engine.raw_connection()
+                try:
+                    transaction = Transaction(connection, self._engine.dialect, begin)
+                    yield transaction
+                    transaction.commit()
+                except BaseException:
+                    try:
+                        connection.rollback()
+                    except driver_error:
+                        connection.invalidate()
+                    raise
+                finally:
+                    connection.close()  # back to the pool
+        except migrations.NewerSchema as error:
+            raise LedgerFailed(
+                f"ledger {self.name}: its schema {error} is newer than this version of privalign; upgrade privalign"
+            ) from None
+        except (SQLAlchemyError, driver_error) as error:
+            raise explain(error, self.name) from None
+
+    def _open(self) -> None:
+        """Makes or upgrades the schema, at first use."""
+        if self._ready:
+            return
+        with self._opening:
+            if not self._ready:
+                with self._engine.begin() as connection:
+                    version = migrations.current(connection)
+                if version != migrations.HEAD:
+                    with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
+                        migrations.upgrade(connection)
+                self._ready = True
+
+    def _start_again(self) -> None:
+        """In the child of a fork: new locks and connections. The parent's are neither used nor closed here."""
+        self._finalizer.detach()
+        _INHERITED.append(self._engine)  # collecting them would close them: the parent would lose its file locks
+        self._start()
+
+
+_LIVE: WeakSet[Database] = WeakSet()
+_INHERITED: list[Engine] = []
+
+
+def _after_fork() -> None:
+    for database in list(_LIVE):
+        database._start_again()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _checked(text: str) -> URL:
+    remedy = "give sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE"
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise InvalidInput("ledger", f"not a database URL; {remedy}") from None
+    if url.drivername in ("postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise InvalidInput("ledger", f"{url.drivername} is not supported; {remedy}")
+    if not url.database or url.database == ":memory:":
+        raise InvalidInput("ledger", f"a ledger in memory forgets what was spent; {remedy}")
+    return url
+
+
+def _engine(url: URL, patience: float) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, hide_parameters=True, max_overflow=-1, connect_args={"timeout": patience, "isolation_level": None})
+        event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, str(url), patience))
+        event.listen(engine, "begin", _begin)
+        return engine
+    try:
+        engine = create_engine(
+            url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args={"connect_timeout": max(2, round(patience))}
+        )
+    except ImportError:
+        raise MissingDependency("PostgreSQL needs psycopg; install it with `pip install 'privalign[postgres]'`") from None
+    name = url.render_as_string(hide_password=True)
+    event.listen(engine, "connect", lambda connection, _: _prepare_postgresql(connection, name, patience))
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, name: str, patience: float) -> None:
+    """Durability and checks, which SQLite keeps per connection."""
+    deadline = time.monotonic() + patience
+    while True:  # the change to WAL does not wait for other programs by itself
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise LedgerFailed(f"ledger {name}: SQLite cannot keep a write-ahead log there; put the file on a local disk")
+    connection.execute("PRAGMA synchronous = FULL")  # a commit that returned survives a power cut
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")  # deleted answers leave no text in the file
+
+
+def _begin(connection: Connection) -> None:
+    """For migrations. The drivers begin nothing by themselves, so that a writer can take the lock before it reads."""
+    immediate = connection.dialect.name == "sqlite" and connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _prepare_postgresql(connection: Any, name: str, patience: float) -> None:
+    """Refuses a server that acknowledges commits before they are on its disk; bounds the waits for locks."""
+    connection.autocommit = True
+    milliseconds = round(patience * 1000)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
+        synchronous_commit, fsync = cursor.fetchone()
+        cursor.execute(f"SET lock_timeout = {milliseconds}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")  # a stalled client frees the account
+    for setting, value, durable in (
+        ("synchronous_commit", synchronous_commit, ("on", "remote_apply")),
+        ("fsync", fsync, ("on",)),
+    ):
+        if value not in durable:
+            raise LedgerFailed(f"ledger {name}: {setting} is {value}, so a crash could forget what was spent; set it to on")

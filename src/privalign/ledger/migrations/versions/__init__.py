@@ -1,0 +1,1 @@
+"""One file per schema version, oldest first; a version never changes once it has been released."""

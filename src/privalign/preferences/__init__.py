@@ -1,0 +1,1 @@
+"""Preference data -> a reward head with a certified sensitivity."""

@@ -1,0 +1,222 @@
+"""A Bradley–Terry reward head on frozen public features, with a certificate of how far one person can move a score.
+
+    F(w) = Σ log(1 + e^{−w·d}) + (Λ/2)‖w‖²        d = φ(prompt, chosen) − φ(prompt, rejected), ‖φ‖ ≤ B
+
+An intercept would cancel in d. What the certificate states follows from `HeadSettings` alone and never from the preferences; the
+bounds are those of `bounds`, the solve that they assume is that of `solver`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privalign.errors import InvalidInput, MissingDependency
+from privalign.preferences.bounds import LARGEST_SCORE, ensemble_bound, score_bound, weight_bound
+from privalign.preferences.differences import Differences, Owners, differences_of
+from privalign.preferences.features import FeatureMap
+from privalign.preferences.pairs import PreferencePair
+from privalign.preferences.persons import ShardBy, shard_of
+from privalign.preferences.solver import minimise
+from privalign.secret import installation_key
+from privalign.sensitivity import Certificate, Relation, RewardRange
+
+Floats = NDArray[np.float64]
+OUTPUTS = ("clip", "sigmoid")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """Everything that a certificate follows from. All of it, the features included, must come from public knowledge.
+
+    Args:
+        regularisation: Λ > 0. Δ falls as 1/Λ; the scores do too once Λ exceeds the number of records a cell sees.
+        relation, records_per_person: what the certificate holds for. No person may own more than that many records.
+        range: the public range of the scores. output: how w·φ gets there, "clip" or "sigmoid" (low + R/(1 + e^{−w·φ})).
+        feature_norm: B > 0. tolerance: τ > 0 with ‖∇F‖ ≤ τ enforced.
+        shards: K heads on disjoint shards, whose outputs are averaged; 1: one head. shard_by: what decides the shard.
+
+    Formal guarantee: for neighbouring data sets the float scores of any one text by heads that `fit` returns differ by at
+    most `certificate().sensitivity`, rounded up.
+
+    Raises:
+        InvalidInput: a setting is out of its range.
+    """
+
+    features: FeatureMap
+    regularisation: float
+    relation: Relation
+    range: RewardRange
+    records_per_person: int = 1
+    feature_norm: float = 1.0
+    tolerance: float = 1e-3
+    output: str = "clip"
+    shards: int = 1
+    shard_by: ShardBy = ShardBy.PAIR
+
+    def __post_init__(self) -> None:
+        for field in ("regularisation", "feature_norm", "tolerance"):
+            if not 0 < getattr(self, field) < math.inf:
+                raise InvalidInput(field, f"{getattr(self, field)} is not a finite number above 0")
+        if self.records_per_person < 1:
+            raise InvalidInput("records_per_person", f"{self.records_per_person} is below 1")
+        if self.output not in OUTPUTS:
+            raise InvalidInput("output", f"{self.output!r} is not one of {', '.join(OUTPUTS)}")
+        if self.shards < 1:
+            raise InvalidInput("shards", f"{self.shards} is below 1")
+
+    @property
+    def weight_bound(self) -> float:
+        """‖w − w′‖ ≤ (c·k·B + 2τ)/Λ of one head, before any projection."""
+        return weight_bound(self.relation, self.records_per_person, self.feature_norm, self.regularisation, self.tolerance)
+
+    def certificate(self) -> Certificate:
+        """The certificate of the heads that `fit` returns, not signed yet."""
+        bound = (self.relation, self.records_per_person, self.feature_norm, self.regularisation, self.tolerance, self.range, self.output)
+        if self.shards == 1:
+            sensitivity, reason = score_bound(*bound), None
+        else:
+            sensitivity = ensemble_bound(*bound, shards=self.shards, by_person=self.shard_by is ShardBy.PERSON)
+            reason = (
+                f"{self.shards} disjoint shards by a keyed hash of the {self.shard_by.value}; same public settings, no cross-shard tuning"
+            )
+        return Certificate(
+            kind="head" if self.shards == 1 else "ensemble",
+            relation=self.relation,
+            records_per_person=self.records_per_person,
+            range=self.range,
+            sensitivity=sensitivity,
+            output=self.output,
+            feature_norm=self.feature_norm,
+            regularisation=self.regularisation,
+            tolerance=self.tolerance,
+            weight_bound=self.weight_bound,
+            features=self.features.describe(),
+            shards=None if self.shards == 1 else self.shards,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Weights, shape (dimension,), or (K, dimension) of an ensemble: protected. The certificate: public, not signed yet."""
+
+    weights: Floats
+    certificate: Certificate
+
+    def save(self, path: Path) -> Certificate:
+        """Writes the certificate, signed by the installation's key, to `path` (.json) and the weights beside it (.safetensors).
+
+        Both files get mode 0600 and appear whole or not at all.
+
+        Raises:
+            InvalidInput: they cannot be written. MissingDependency: safetensors is not installed.
+        """
+        try:
+            from safetensors.numpy import save
+        except ImportError:
+            raise MissingDependency("safetensors is not installed; get it with: pip install 'privalign[heads]'") from None
+        weights = save({"weights": self.weights})
+        signed = self.certificate.signed(installation_key(), weights)
+        certificate = (json.dumps(signed.to_json(), indent=2) + "\n").encode()
+        _write_together({path.with_suffix(".safetensors"): weights, path: certificate})
+        return signed
+
+
+def fit_head(
+    pairs: Sequence[PreferencePair],
+    features: FeatureMap,
+    *,
+    regularisation: float,
+    relation: Relation,
+    range: RewardRange,
+    records_per_person: int = 1,
+    feature_norm: float = 1.0,
+    tolerance: float = 1e-3,
+    output: str = "clip",
+) -> Head:
+    """Fits one head to pairs in memory; the arguments are those of `HeadSettings`.
+
+    Raises:
+        InvalidInput: a setting is out of its range, there is no pair, or the solve cannot reach the tolerance.
+    """
+    settings = HeadSettings(features, regularisation, relation, range, records_per_person, feature_norm, tolerance, output)
+    if not pairs:
+        raise InvalidInput("pairs", "there is no preference pair to learn from")
+    differences, _ = differences_of(pairs, features, feature_norm)
+    return fit(settings, differences)
+
+
+def fit(
+    settings: HeadSettings,
+    differences: Differences,
+    owners: Owners | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Head:
+    """Fits one head, or one on each shard.
+
+    Args:
+        differences: of `settings.features` and `settings.feature_norm`, at most `records_per_person` records a person.
+        owners: needed for shards. progress: called with the share that is done. Not to be shown to others.
+
+    Raises:
+        InvalidInput: the solve cannot reach the tolerance.
+    """
+    return Head(project(minimisers(settings, differences, owners, progress), settings), settings.certificate())
+
+
+def minimisers(
+    settings: HeadSettings,
+    differences: Differences,
+    owners: Owners | None = None,
+    progress: Callable[[float], None] = lambda done: None,
+) -> Floats:
+    """The weights before projection, shape (dimension,) or (K, dimension); an empty shard's are 0.
+
+    Formal guarantee: ‖w − w′‖ ≤ `settings.weight_bound` for one head and neighbouring data sets.
+    """
+    norm, regularisation, tolerance = settings.feature_norm, settings.regularisation, settings.tolerance
+    if settings.shards == 1:
+        return minimise(differences, regularisation, norm, tolerance, progress)
+    if owners is None:
+        raise InvalidInput("owners", "missing; shards need to know whose the records are")
+    shard = shard_of(owners, settings.shards, settings.shard_by)
+    heads = []
+    for number in range(settings.shards):
+        heads.append(minimise(differences.keep(shard == number), regularisation, norm, tolerance))
+        progress((number + 1) / settings.shards)
+    return np.stack(heads)
+
+
+def project(weights: Floats, settings: HeadSettings) -> Floats:
+    """Each head into the ball that bounds the rounding of scores. A projection brings no two weights further apart."""
+    largest = LARGEST_SCORE * (settings.range.width if settings.output == "clip" else 1.0) / settings.feature_norm
+    lengths = np.linalg.norm(weights, axis=-1, keepdims=True)
+    projected: Floats = weights * (largest / np.maximum(lengths, largest))
+    return projected
+
+
+def _write_together(contents: dict[Path, bytes]) -> None:
+    """Writes all files under new names with mode 0600, then renames them: each whole or not at all."""
+    fresh = {path: path.with_name(f".{path.name}.{secrets.token_hex(4)}") for path in contents}
+    try:
+        for path, content in contents.items():
+            with os.fdopen(os.open(fresh[path], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in contents:
+            fresh[path].replace(path)
+    except OSError as error:
+        raise InvalidInput("out", f"{next(iter(contents)).parent} cannot be written to ({error.strerror}); give another place") from None
+    finally:
+        for path in fresh.values():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""Preference pairs from JSON Lines, read as a stream.
+
+One object a line, in one of two forms:
+
+- `prompt`, `chosen`, `rejected`: strings;
+- `chosen`, `rejected`: whole conversations with the same beginning, as in HH-RLHF. The prompt is what both share up to and
+  with the last "\\n\\nAssistant:"; the answers are what follows.
+
+`annotator` (a string or a whole number) names the person; it is optional. Other keys are ignored.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from privalign.errors import InvalidFile
+
+TURN: Final = "\n\nAssistant:"
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """One record: to `prompt`, a person preferred the answer `chosen` to `rejected`. `annotator` names the person."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+    annotator: str | None = None
+
+
+def iterate_pairs(path: Path) -> Iterator[PreferencePair]:
+    """The pairs of a `.jsonl` or `.jsonl.gz` file of UTF-8 (a byte order mark and CRLF are fine), one after the other.
+
+    Raises:
+        InvalidFile: the file cannot be read or is empty, or a line is not such an object; names file, line and remedy.
+    """
+    number = 0
+    empty = True
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _parse(path, number, line)
+                    empty = False
+    except UnicodeDecodeError:
+        raise InvalidFile(str(path), None, f"not UTF-8 text after line {number}; give JSON Lines, plain or .gz") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InvalidFile(str(path), None, f"the gzip data break off or are damaged after line {number}; copy the file again") from None
+    except OSError as error:
+        raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give a file of preference pairs") from None
+    if empty:
+        raise InvalidFile(str(path), None, "no preference pair in it; give one JSON object a line")
+
+
+def read_pairs(path: Path) -> list[PreferencePair]:
+    """All pairs of a file.
+
+    Raises:
+        InvalidFile: see `iterate_pairs`.
+    """
+    return list(iterate_pairs(path))
+
+
+def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> None:
+    """Writes a `.jsonl.gz` file; the same pairs give the same bytes."""
+    lines = (json.dumps(_fields(pair), ensure_ascii=False) + "\n" for pair in pairs)
+    path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def _fields(pair: PreferencePair) -> dict[str, str]:
+    fields = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
+    return fields if pair.annotator is None else fields | {"annotator": pair.annotator}
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def _parse(path: Path, number: int, line: str) -> PreferencePair:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InvalidFile(str(path), number, "not JSON; give one object with prompt, chosen and rejected a line") from None
+    if not isinstance(record, dict):
+        raise InvalidFile(str(path), number, "not a JSON object; give one with prompt, chosen and rejected")
+    for name in ("chosen", "rejected"):
+        if not isinstance(record.get(name), str):
+            raise InvalidFile(str(path), number, f"'{name}' is missing or not a string; give prompt, chosen and rejected")
+    prompt, chosen, rejected = record.get("prompt"), record["chosen"], record["rejected"]
+    if prompt is None:
+        prompt, chosen, rejected = _split(path, number, chosen, rejected)
+    elif not isinstance(prompt, str):
+        raise InvalidFile(str(path), number, "'prompt' is not a string; give text, or leave it out where chosen and rejected begin with it")
+    if chosen == rejected:
+        raise InvalidFile(str(path), number, "'chosen' and 'rejected' are the same; leave the pair out")
+    try:
+        "".join((prompt, chosen, rejected)).encode()
+    except UnicodeEncodeError:
+        raise InvalidFile(
+            str(path), number, "it holds half of a surrogate pair (\\ud800 to \\udfff), which is no text; repair it"
+        ) from None
+    return PreferencePair(prompt, chosen, rejected, _person(path, number, record.get("annotator")))
+
+
+def _split(path: Path, number: int, chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Prompt and answers of two conversations with the same beginning."""
+    end = os.path.commonprefix([chosen, rejected]).rfind(TURN)
+    if end < 0:
+        raise InvalidFile(str(path), number, f"'prompt' is missing, and the answers share no beginning up to {TURN!r}; give a prompt")
+    end += len(TURN)
+    return chosen[:end], chosen[end:].strip(), rejected[end:].strip()
+
+
+def _person(path: Path, number: int, annotator: Any) -> str | None:
+    if annotator is None or isinstance(annotator, str):
+        return annotator or None
+    if type(annotator) is int:
+        return str(annotator)
+    raise InvalidFile(str(path), number, "'annotator' is neither a string nor a whole number; give the person's id")

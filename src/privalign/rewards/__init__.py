@@ -1,0 +1,1 @@
+"""Candidates -> scores in a public range, each with its sensitivity."""

@@ -1,0 +1,46 @@
+"""What every reward back-end looks like: candidates in, scores out, with the sensitivity that the scores have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from numpy.typing import ArrayLike
+
+from privalign.errors import BackendFailed
+from privalign.sensitivity import Sensitivity
+from privalign.types import Candidate, Request
+
+
+class ScorerUntouched(BackendFailed):
+    """The scorer provably computed nothing: the connection never opened, or it refused the request before scoring.
+
+    The one failure of scoring after which a query costs nothing. Every other failure leaves it spent: a scorer that
+    fails or not depending on the protected data has released something by failing.
+    """
+
+
+class Reward(Protocol):
+    """Scores candidates with a model of the protected data."""
+
+    @property
+    def name(self) -> str:
+        """A public name that says which model, with which settings."""
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Δ, its range, relation and source."""
+
+    async def score(self, request: Request, candidates: Sequence[Candidate]) -> ArrayLike:
+        """One raw score a candidate, in order, shape (len(candidates),).
+
+        Raises:
+            ScorerUntouched: nothing was computed. BackendFailed: anything else.
+        """
+
+    async def probe(self) -> None:
+        """Scores a public text, to see whether the back-end works again. Touches no client's request.
+
+        Raises:
+            BackendFailed: it does not.
+        """

@@ -1,0 +1,62 @@
+"""What tests of several rooms share: a real PostgreSQL that the tests start themselves, and fresh ledgers on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_numbers = itertools.count()
+
+
+def fresh_folder() -> Path:
+    """A folder in memory where the machine has room: these tests are about crowds and crashes, not about the disk."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**29
+    return Path(tempfile.mkdtemp(prefix="privalign-", dir=memory if roomy else None))
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL server of this test run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
+        import pgserver
+
+        folder = fresh_folder()
+        server = pgserver.get_server(folder)
+    yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def sqlite_url() -> Iterator[str]:
+    """A new SQLite ledger."""
+    folder = fresh_folder()
+    yield f"sqlite:///{folder}/ledger.db"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def postgresql_url(postgresql: str) -> str:
+    """A new PostgreSQL ledger: a schema of its own."""
+    import psycopg
+
+    schema = f"ledger_{next(_numbers)}"
+    with psycopg.connect(postgresql.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    return f"{postgresql}&options=-csearch_path%3D{schema}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """A new ledger on each database."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

@@ -1,0 +1,69 @@
+"""Reserves, settles and prints what it releases, until it kills itself at a named point. Run by test_crashes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from privalign.events import GumbelMax
+from privalign.ledger import IdempotencyKey, Ledger, Reservation
+from privalign.ledger.database import Database
+from privalign.ledger.transaction import Transaction
+from privalign.sensitivity import RewardRange, Sensitivity
+
+EVENT = GumbelMax(Sensitivity.of_range(RewardRange(0.0, 1.0)), 10.0, 16)
+
+
+class Killer:
+    """Counts calls of the named functions and ends the process at one of them, without any warning."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self._calls: dict[str, int] = {}
+
+    def at(self, name: str) -> None:
+        self._calls[name] = self._calls.get(name, 0) + 1
+        if f"{name}:{self._calls[name]}" == self._point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            self.at(f"{name}:before")
+            result = function(*arguments, **named)
+            self.at(f"{name}:after")
+            return result
+
+        return wrapped
+
+
+def main(url: str, point: str) -> None:
+    ledger = Ledger(url)
+    ledger.account("prefs")
+    killer = Killer(point)
+    inner = Database.write
+
+    @contextmanager
+    def write(self: Database) -> Iterator[Transaction]:
+        killer.at("begin:before")
+        with inner(self) as transaction:
+            killer.at("begin:after")
+            yield transaction
+
+    Database.write = write  # type: ignore[method-assign]
+    Transaction.change = killer.wrap("change", Transaction.change)  # type: ignore[method-assign]
+    Transaction.rows = killer.wrap("rows", Transaction.rows)  # type: ignore[method-assign]
+    Transaction.commit = killer.wrap("commit", Transaction.commit)  # type: ignore[method-assign]
+    for request in range(10_000):
+        key = f"{os.getpid()}-{request}"
+        reservation = ledger.reserve("prefs", [EVENT], idempotency=IdempotencyKey("test", key, "body"))
+        assert isinstance(reservation, Reservation)
+        ledger.settle(reservation, [EVENT], {"text": key})
+        print(reservation.number, key, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

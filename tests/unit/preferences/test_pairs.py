@@ -1,0 +1,79 @@
+"""Reading preference files: what is accepted, and what a refusal says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privalign.errors import InvalidFile
+from privalign.preferences.pairs import PreferencePair, read_pairs, write_pairs
+
+LINE = json.dumps({"prompt": "p", "chosen": "c", "rejected": "r", "note": 1})
+PAIR = PreferencePair("p", "c", "r")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [LINE, LINE + "\n", LINE + "\r\n", "\ufeff" + LINE, "\n\n" + LINE + "\n \n"],
+    ids=["bare", "newline", "crlf", "bom", "blank lines"],
+)
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.jsonl.gz"])
+def test_accepted_forms(tmp_path: Path, content: str, name: str) -> None:
+    raw = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    assert read_pairs(tmp_path / name) == [PAIR]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "says"),
+    [
+        (b"", None, "no preference pair"),
+        (b"\n\n", None, "no preference pair"),
+        (LINE.encode() + b"\n{", 2, "not JSON"),
+        (b"[" * 100_000, 1, "not JSON"),
+        (b"[1]", 1, "not a JSON object"),
+        (b'{"prompt": "p", "chosen": "c"}', 1, "'rejected' is missing"),
+        (b'{"prompt": "p", "chosen": null, "rejected": "r"}', 1, "'chosen' is missing or not a string"),
+        (b"\xff\xfe\x00\x01", None, "not UTF-8"),
+    ],
+)
+def test_refusals_name_file_line_and_remedy(tmp_path: Path, content: bytes, line: int | None, says: str) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InvalidFile, match=says) as refusal:
+        read_pairs(path)
+    assert refusal.value.line == line
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress((LINE + "\n").encode() * 1000)[:-20], b"plain text", gzip.compress(LINE.encode())[:15] + b"\x00" * 9],
+    ids=["cut off", "no gzip", "damaged"],
+)
+def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pairs.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidFile, match="gzip"):
+        read_pairs(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="cannot be read"):
+        read_pairs(tmp_path / "none.jsonl")
+
+
+@given(st.lists(st.builds(PreferencePair, *[st.text(st.characters(exclude_categories=["Cs"]))] * 3), min_size=1, max_size=5))
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, pairs: list[PreferencePair]) -> None:
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl.gz"
+    write_pairs(path, pairs)
+    assert read_pairs(path) == pairs
+    first = path.read_bytes()
+    write_pairs(path, pairs)
+    assert path.read_bytes() == first

@@ -1,0 +1,131 @@
+"""The mean of disjoint shards: its value, and how far one person's data can move it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from privalign.errors import InvalidInput
+from privalign.rewards.ensemble import EnsembleReward, Sharding, disjoint_shards
+from privalign.rewards.function import FunctionReward
+from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
+from privalign.types import Candidate, Request
+
+RANGE = RewardRange(-1.0, 3.0)
+WHOLE = Sensitivity.of_range(RANGE)
+
+
+def member(scores: Sequence[float], sensitivity: Sensitivity = WHOLE) -> FunctionReward:
+    return FunctionReward(lambda request, candidates: list(scores)[: len(candidates)], name="member", sensitivity=sensitivity)
+
+
+def mean(members: Sequence[FunctionReward], count: int) -> list[float]:
+    ensemble = EnsembleReward(members, WHOLE, name="e")
+    return asyncio.run(ensemble.score(Request.of_prompt("x"), [Candidate("y")] * count)).tolist()
+
+
+def shards(count: int, sharding: Sharding, relation: Relation, k: int = 1, of: Sensitivity = WHOLE) -> Sensitivity:
+    return disjoint_shards([of] * count, sharding=sharding, relation=relation, records_per_person=k, reason="audited")
+
+
+def test_members_are_clipped_before_the_mean() -> None:
+    assert mean([member([9.0, 0.5]), member([-9.0, 0.25]), member([1.0, 0.75])], 2) == [1.0, 0.5]
+
+
+def test_the_mean_is_within_the_rounding_that_is_charged() -> None:
+    rng = np.random.default_rng(0)
+    columns = rng.uniform(-1, 3, (7, 200))
+    computed = mean([member(row.tolist()) for row in columns], 200)
+    slack = Fraction(3, 2**52)
+    for value, column in zip(computed, columns.T, strict=True):
+        assert abs(Fraction(value) - sum(map(Fraction, column)) / 7) <= slack
+    stated = shards(7, Sharding.BY_PERSON, Relation.FLIP)
+    charged = EnsembleReward([member([])] * 7, stated, name="e").sensitivity.value
+    assert Fraction(stated.value) + 2 * slack <= Fraction(charged) < Fraction(stated.value) + 10 * slack
+
+
+@pytest.mark.parametrize(
+    ("sharding", "relation", "k", "touched"),
+    [
+        (Sharding.BY_PERSON, Relation.FLIP, 1, 1), (Sharding.BY_PERSON, Relation.REPLACE, 9, 1),
+        (Sharding.BY_PERSON, Relation.ADD_REMOVE, 3, 1),
+        (Sharding.BY_PAIR, Relation.FLIP, 1, 1), (Sharding.BY_PAIR, Relation.FLIP, 3, 3), (Sharding.BY_PAIR, Relation.ADD_REMOVE, 9, 8),
+        (Sharding.BY_PAIR, Relation.REPLACE, 1, 2), (Sharding.BY_PAIR, Relation.REPLACE, 3, 6), (Sharding.BY_PAIR, Relation.REPLACE, 5, 8),
+    ],
+)  # fmt: skip
+def test_delta_is_the_share_of_the_shards_that_one_person_touches(sharding: Sharding, relation: Relation, k: int, touched: int) -> None:
+    stated = shards(8, sharding, relation, k)
+    exact = Fraction(4 * touched, 8)
+    assert exact <= Fraction(stated.value) <= exact * (1 + Fraction(1, 2**50))
+    assert stated.delta <= RANGE.width
+    assert (stated.source, stated.relation, stated.records_per_person) == ("declared", relation, k)
+    assert stated.reason == f"8 disjoint shards by {sharding.value}: audited"
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("sharding", list(Sharding))
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_no_person_moves_the_mean_further(sharding: Sharding, relation: Relation, k: int) -> None:
+    """Brute force: shards whose model is the clipped sum of their records' labels; the person's k records fall anywhere."""
+    rng = np.random.default_rng(k)
+    bound = shards(4, sharding, relation, k).delta
+
+    def scores(records: Sequence[tuple[int, float]]) -> float:
+        sums = [sum(label for shard, label in records if shard == index) for index in range(4)]
+        return float(np.clip(sums, RANGE.low, RANGE.high).mean())
+
+    largest = 0.0
+    for _ in range(3000):
+        rest = [(int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(rng.integers(3))]
+
+        def place(rest: object = rest, home: int = int(rng.integers(4))) -> list[tuple[int, float]]:
+            return [(home if sharding is Sharding.BY_PERSON else int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(k)]
+
+        mine = place()
+        other = {Relation.FLIP: [(shard, -label) for shard, label in mine], Relation.ADD_REMOVE: [], Relation.REPLACE: place()}[relation]
+        if relation is Relation.REPLACE and sharding is Sharding.BY_PERSON:
+            other = [(mine[0][0], label) for _, label in other]
+        largest = max(largest, abs(scores(rest + mine) - scores(rest + other)))
+    assert 0 < largest <= bound
+
+
+def test_a_members_own_delta_counts_only_where_it_covers_the_person() -> None:
+    certified = Sensitivity(0.5, RANGE, "certificate", Relation.REPLACE, 2)
+    assert shards(4, Sharding.BY_PERSON, Relation.REPLACE, 2, certified).delta == pytest.approx(0.125)
+    assert shards(4, Sharding.BY_PAIR, Relation.REPLACE, 1, certified).delta == pytest.approx(0.25)
+    for relation, k in ((Relation.FLIP, 1), (Relation.REPLACE, 3)):
+        with pytest.raises(InvalidInput, match="relation"):
+            shards(4, Sharding.BY_PERSON, relation, k, certified)
+    declared = replace(certified, source="declared", reason="x")
+    assert shards(4, Sharding.BY_PERSON, Relation.REPLACE, 2, declared).delta == pytest.approx(0.125)
+    with pytest.raises(InvalidInput, match="only leave"):
+        shards(4, Sharding.BY_PAIR, Relation.REPLACE, 2, declared)
+    mixed = disjoint_shards([WHOLE, certified], sharding=Sharding.BY_PERSON, relation=Relation.REPLACE, records_per_person=1, reason="x")
+    assert mixed.delta == pytest.approx(2.0)
+
+
+def test_a_certificate_must_be_one_of_this_many_shards() -> None:
+    certificate = Certificate("ensemble", Relation.FLIP, 1, RANGE, 0.25, shards=3)
+    assert EnsembleReward.certified([member([])] * 3, certificate, name="e").sensitivity.delta == pytest.approx(0.25)
+    for other in (replace(certificate, shards=2), replace(certificate, kind="head"), replace(certificate, shards=None)):
+        with pytest.raises(InvalidInput, match="certificate"):
+            EnsembleReward.certified([member([])] * 3, other, name="e")
+
+
+def test_what_is_no_ensemble_is_refused() -> None:
+    other = Sensitivity.of_range(RewardRange(0.0, 1.0))
+    with pytest.raises(InvalidInput, match="members"):
+        EnsembleReward([member([])], WHOLE, name="e")
+    with pytest.raises(InvalidInput, match="range"):
+        EnsembleReward([member([]), member([], other)], WHOLE, name="e")
+    for members, k, reason, field in (
+        ([WHOLE], 1, "x", "members"), ([WHOLE, other], 1, "x", "range"),
+        ([WHOLE] * 2, 0, "x", "records_per_person"), ([WHOLE] * 2, 1, " ", "reason"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=field):
+            disjoint_shards(members, sharding=Sharding.BY_PAIR, relation=Relation.FLIP, records_per_person=k, reason=reason)
