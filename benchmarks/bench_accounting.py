@@ -15,6 +15,7 @@ from privalign.accounting import rejection
 from privalign.accounting.gaussian import analytic_gaussian_epsilon
 from privalign.accounting.gaussian_max import privbon_gaussian_epsilon
 from privalign.accounting.gumbel import privbon_epsilon
+from privalign.accounting.renyi import DEFAULT_ORDERS
 from privalign.events import RejectionRounds
 from privalign.mechanisms.normaliser import normaliser
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -64,18 +65,18 @@ def test_vectorised_ratios(benchmark: BenchmarkFixture, ratios: type[kappas]) ->
     benchmark(ratios, GRID, 1.0, SCALE, TAIL, 0.1)
 
 
+def forget() -> None:
+    for function in (rejection._bound, rejection._cells, rejection._exact_logs, rejection.worst_case_renyi, rejection.worst_case_epsilon):
+        function.cache_clear()
+    kappa.cache_clear()
+    acceptance_ratio.cache_clear()
+
+
 @pytest.mark.parametrize(("share", "cap"), [(0.01, 16), (0.1, 16), (0.1, 4096), (1.0, 16)])
 def test_one_renyi_cost_cold(benchmark: BenchmarkFixture, share: float, cap: int) -> None:
     benchmark.group = "phase-2 Rényi, one threshold, one order"
-    benchmark(rejection._renyi_curve.__wrapped__, rounds_of(share, cap), 0.4, (4.0,), rejection.CELLS)
-
-
-def forget() -> None:
-    rejection._renyi_curve.cache_clear()
-    rejection.worst_case_renyi.cache_clear()
-    rejection.worst_case_epsilon.cache_clear()
-    kappa.cache_clear()
-    acceptance_ratio.cache_clear()
+    arguments = (rounds_of(share, cap), 0.4, 4.0, rejection.CELLS)
+    benchmark.pedantic(rejection._bound, args=arguments, setup=forget, rounds=200)
 
 
 @pytest.mark.parametrize("cap", [16, 256])
@@ -84,10 +85,16 @@ def test_renyi_table_cold(benchmark: BenchmarkFixture, cap: int) -> None:
     benchmark.pedantic(rejection.renyi_table, args=(rounds_of(0.1, cap), 4.0), setup=forget, rounds=2)
 
 
-@pytest.mark.parametrize("cap", [16, 256])
-def test_worst_renyi_cold(benchmark: BenchmarkFixture, cap: int) -> None:
-    benchmark.group = "phase-2 Rényi, 1,024 thresholds"
-    benchmark.pedantic(rejection.worst_case_renyi, args=(rounds_of(0.1, cap), (4.0,)), setup=forget, rounds=3)
+@pytest.mark.parametrize(("share", "cap"), [(0.1, 16), (0.1, 256), (0.01, 256), (0.01, 4096)])
+def test_worst_renyi_cold(benchmark: BenchmarkFixture, share: float, cap: int) -> None:
+    benchmark.group = "phase-2 Rényi, worst of 1,024 thresholds"
+    benchmark.pedantic(rejection.worst_case_renyi, args=(rounds_of(share, cap), (4.0,)), setup=forget, rounds=2)
+
+
+def test_worst_renyi_at_all_default_orders_cold(benchmark: BenchmarkFixture) -> None:
+    benchmark.group = "phase-2 Rényi, worst of 1,024 thresholds"
+    orders = tuple(float(order) for order in DEFAULT_ORDERS)
+    benchmark.pedantic(rejection.worst_case_renyi, args=(rounds_of(0.1), orders), setup=forget, rounds=1)
 
 
 def test_worst_case_epsilon_cold(benchmark: BenchmarkFixture) -> None:

@@ -90,13 +90,23 @@ class Aligner:
     Args:
         noise: secure noise; seeded noise is refused, since its releases may not charge an account.
         prompt_key: a secret of the installation, for naming prompts in the memory of thresholds.
+        probe_first: the scorer must answer a public text before the first reservation, not only after a failure. For
+            processes that begin anew with every request: what they know of a dead scorer dies with them.
 
     Formal guarantee: everything that leaves `answer` for all requests to all aligners of one account, their timing to
     the multiple that `Performance` states included, has the guarantee of the account, under the assumptions that the
     account and the reward's sensitivity state.
     """
 
-    def __init__(self, ledger: Ledger, model: ServedModel, noise: Randomness | None = None, prompt_key: bytes = b"") -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        model: ServedModel,
+        noise: Randomness | None = None,
+        prompt_key: bytes = b"",
+        *,
+        probe_first: bool = False,
+    ) -> None:
         self._ledger = ledger
         self._model = model
         self._noise = noise or SecureRandomness()
@@ -104,7 +114,8 @@ class Aligner:
             raise InvalidInput("seed", "seeded noise is not private and may not charge an account; leave the seed out")
         if model.reuse_threshold and not prompt_key:
             raise InvalidInput("reuse_threshold", "needs the installation key to name prompts by")
-        self._scorer_suspect = False  # after a failure the scorer must answer a public text before anything is reserved
+        self._scorer_suspect = probe_first  # then the scorer must answer a public text before anything is reserved
+        self._unfinished: set[asyncio.Task[None]] = set()
         self._thresholds: OrderedDict[bytes, float] = OrderedDict()
         self._prompt_key = prompt_key
         self._noise.gaussian(0.0, 1.0, 2.0**-32)  # loads the sampler now, not within the first answer's padded time
@@ -146,24 +157,42 @@ class Aligner:
     async def _reserve(self, events: list[Event], idempotency: IdempotencyKey | None, api_key: str | None) -> Reservation | Replay:
         """Debits the worst case, or finds the stored answer; waits while another process answers under the same key."""
         while True:
-            outcome = await asyncio.to_thread(
-                self._ledger.reserve,
-                self._model.account,
-                events,
-                lease=self._model.performance.lease,
-                idempotency=idempotency,
-                api_key=api_key,
+            reserving = asyncio.create_task(
+                asyncio.to_thread(
+                    self._ledger.reserve,
+                    self._model.account,
+                    events,
+                    lease=self._model.performance.lease,
+                    idempotency=idempotency,
+                    api_key=api_key,
+                )
             )
+            try:
+                outcome = await asyncio.shield(reserving)
+            except asyncio.CancelledError:  # the thread goes on: what it reserves would stay spent, for nothing
+                giving_back = asyncio.create_task(self._give_back(reserving))
+                self._unfinished.add(giving_back)  # the event loop itself holds it only weakly
+                giving_back.add_done_callback(self._unfinished.discard)
+                await asyncio.shield(giving_back)
+                raise
             if not isinstance(outcome, Pending):
                 return outcome
             await asyncio.sleep(self._model.performance.poll)
+
+    async def _give_back(self, reserving: asyncio.Task[Reservation | Replay | Pending]) -> None:
+        with contextlib.suppress(PrivalignError):
+            outcome = await reserving
+            if isinstance(outcome, Reservation):
+                await asyncio.to_thread(self._end, outcome, False)
 
     async def _answer_reserved(
         self, reservation: Reservation, request: Request, mechanism: Mechanism, events: list[Event]
     ) -> list[Release]:
         """Draws, scores, selects and settles under a reservation that is kept alive meanwhile."""
         renewal = asyncio.create_task(self._keep_alive(reservation))
-        queries = [_Query(self._model, mechanism, request, self._noise) for _ in events]
+        queries = [
+            _Query(self._model, mechanism, request.after(number * mechanism.pool_size), self._noise) for number in range(len(events))
+        ]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(query.run()) for query in queries]
@@ -265,7 +294,7 @@ class _Query:
             used += request.count
         await self._pad(spent_on_selection)
         if selection.index >= len(self._candidates):  # a fallback, or the base policy: released unscored
-            self._candidates += await self._model.policy.draw(self._request, 1)
+            self._candidates += await self._draw(1)
         return self._candidates[selection.index], selection
 
     async def _provide(self, count: int) -> None:
@@ -279,9 +308,7 @@ class _Query:
             chunk = self._model.performance.chunk
             count = phase_1 + chunk * max(1, -(-(count - phase_1) // chunk))
         wanted = min(count, most) - len(self._scores)
-        fresh = await self._model.policy.draw(self._request, wanted)
-        if len(fresh) != wanted:
-            raise BackendFailed(f"the policy returned {len(fresh)} candidates where {wanted} were asked for")
+        fresh = await self._draw(wanted)
         before, self.touched = self.touched, True  # from here on only the scorer's own word can say that it saw nothing
         try:
             scores = np.asarray(await self._model.reward.score(self._request, fresh))
@@ -297,6 +324,13 @@ class _Query:
             raise ScoringFailed
         self._candidates += fresh
         self._scores += scores.tolist()
+
+    async def _draw(self, count: int) -> list[Candidate]:
+        """The next candidates: a seeded request goes on where it was."""
+        fresh = await self._model.policy.draw(self._request.after(len(self._candidates)), count)
+        if len(fresh) != count:
+            raise BackendFailed(f"the policy returned {len(fresh)} candidates where {count} were asked for")
+        return fresh
 
     async def _pad(self, spent: float) -> None:
         """Sleeps until the selection step has taken a public multiple of a duration that depends on n alone."""

@@ -57,7 +57,7 @@ class Sensitivity:
     Args:
         value: the bound on the score change as it was certified, declared or taken from the range; finite, > 0.
         range: the public clip range.
-        source: "range" (assumption-free: Δ = R), "certificate" or "declared".
+        source: "range" (assumption-free: Δ = R), "certificate", "declared", or "released" (see `public`).
         relation: the neighbouring relation that `value` holds for; None fits every relation (Δ = R).
         records_per_person: how many records of one person `value` covers; None covers any number (Δ = R).
         reason: why a declared value should be believed.
@@ -92,6 +92,11 @@ class Sensitivity:
         return min(self.value, self.width)
 
     @property
+    def public(self) -> bool:
+        """Whether the scores come from a model that was released with differential privacy: what uses them costs nothing more."""
+        return self.source == "released"
+
+    @property
     def charged(self) -> float:
         """Δ of the scores as mechanisms see them: clipped, shifted by `low` and rounded to a float.
 
@@ -113,7 +118,8 @@ class Certificate:
     Fields: `kind` "head", "ensemble" or "declared"; `range` [low, high]; `sensitivity` Δ in score units; `output` "clip"
     or "sigmoid" (how raw scores reach the range); `feature_norm` B with ‖φ‖ ≤ B; `regularisation` Λ; `tolerance` τ with
     ‖∇F‖ ≤ τ enforced; `weight_bound` on ‖w − w′‖ over neighbours; `features` describes the public feature map;
-    `shards` K of an ensemble; `reason` of a declared value.
+    `shards` K of an ensemble; `reason` of a declared value, or the derivation of a proved one; `released` with which (ε, δ) the
+    weights themselves were released, paid by which account; `versions` of the software that made the features.
     """
 
     kind: str
@@ -130,12 +136,13 @@ class Certificate:
     shards: int | None = None
     reason: str | None = None
     released: Mapping[str, object] | None = None
+    versions: Mapping[str, str] | None = None
     version: int = 1
     mac: str | None = None
 
     def to_sensitivity(self) -> Sensitivity:
         """The Δ that it certifies, for its relation and records per person."""
-        source = "declared" if self.kind == "declared" else "certificate"
+        source = "released" if self.released else "declared" if self.kind == "declared" else "certificate"
         return Sensitivity(self.sensitivity, self.range, source, self.relation, self.records_per_person, self.reason)
 
     def to_json(self) -> dict[str, object]:

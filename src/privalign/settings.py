@@ -24,6 +24,7 @@ NOISE_OPTIONS = {
 }
 _WHOLE = ("n", "n2", "queries")
 _REAL = ("scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta", "total_delta", "threshold")
+_LARGEST = 2**62  # of whole numbers: far beyond every use, and still a float
 _OTHER = ("mechanism", "range", "sensitivity", "certificate", "halt", "orders")
 
 
@@ -139,9 +140,11 @@ def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Set
     for name in _WHOLE:
         if name in given and (type(given[name]) is not int or given[name] < 1):
             raise InvalidInput(option(name), f"{given[name]!r} is not a whole number of at least 1")
+        if name in given and given[name] > _LARGEST:
+            raise InvalidInput(option(name), "a whole number that is too large to be meant; give a smaller one")
     for name in _REAL:
-        if name in given and (type(given[name]) not in (int, float) or not math.isfinite(given[name])):
-            raise InvalidInput(option(name), f"{given[name]!r} is not a finite number")
+        if name in given and not _is_finite(given[name]):
+            raise InvalidInput(option(name), f"{_brief(given[name])} is not a finite number")
     mechanism = given.get("mechanism")
     if mechanism not in MECHANISMS:
         raise InvalidInput("mechanism", f"{mechanism!r} is not one of {', '.join(MECHANISMS)}")
@@ -195,13 +198,27 @@ def read_lines(path: Path, common: Mapping[str, Any]) -> Iterator[tuple[int, dic
         empty = False
         try:
             document = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise InvalidFile(str(path), number, "not a JSON object; give one set of options a line")
         yield number, {**common, **document}
     if empty:
         raise InvalidFile(str(path), None, "no options in it; give one JSON object a line")
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a float can hold it; whole numbers of JSON have any number of digits."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _brief(value: Any) -> str:
+    """The value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _float(given: Mapping[str, Any], name: str) -> float | None:
@@ -235,8 +252,8 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
         if isinstance(value, bool):
             raise ValueError
         number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput("--sensitivity", f"{value!r} is neither a number nor 'range'") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput("--sensitivity", f"{_brief(value)} is neither a number nor 'range'") from None
     return Sensitivity(number, reward_range, source="declared")
 
 
@@ -247,8 +264,8 @@ def _pair(value: Any) -> tuple[float, float]:
         if isinstance(low, bool) or isinstance(high, bool):
             raise ValueError
         return float(low), float(high)
-    except (TypeError, ValueError):
-        raise InvalidInput("--range", f"{value!r} is not a pair of numbers; give LO,HI") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput("--range", f"{_brief(value)} is not a pair of numbers; give LO,HI") from None
 
 
 def _halt(value: Any) -> Halt | None:
@@ -275,8 +292,8 @@ def _orders(value: Any) -> tuple[float, ...] | None:
     parts = value.split(",") if isinstance(value, str) else value
     try:
         orders = tuple(float(part) for part in parts)
-    except (TypeError, ValueError):
-        raise InvalidInput("--orders", f"{value!r} is not a list of numbers") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput("--orders", f"{_brief(value)} is not a list of numbers") from None
     if not orders or not all(1 < order < math.inf for order in orders):
         raise InvalidInput("--orders", f"{value!r} holds an order that is not a finite number above 1")
     return orders

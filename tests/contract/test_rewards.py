@@ -397,6 +397,10 @@ WIRES = [
     Wire("vllm-score", VllmScore("armo"), FakeVllm, paired),
     Wire("sglang", SglangClassify("armo", BARE_TEMPLATE), FakeSglang, templated(BARE_TEMPLATE)),
     Wire("sglang-v1", SglangV1Classify("armo", BARE_TEMPLATE, label=1), FakeSglang, templated(BARE_TEMPLATE), sigmoid),
+    Wire(
+        "sglang-v1-first", SglangV1Classify("armo", BARE_TEMPLATE, label=0), FakeSglang, templated(BARE_TEMPLATE),
+        lambda value: sigmoid(-value),
+    ),
     Wire("tei-pairs", TeiPredict("armo"), FakeTei, paired, has_index=False, too_long=ScorerUntouched),
     Wire(
         "tei-texts", TeiPredict("armo", template=BARE_TEMPLATE), FakeTei, templated(BARE_TEMPLATE), has_index=False,
@@ -645,7 +649,10 @@ def test_batches_keep_to_the_servers_limit(wire: Wire, server: LoopbackServer) -
     score(connect(wire, server), answers(70))
     assert server.fake.longest_batch == (1 if wire.one_a_call else 32)
     assert server.requests == (70 if wire.one_a_call else 3)
-    assert server.most_at_once <= 4
+    assert server.most_at_once <= 8
+    server.most_at_once = 0
+    score(connect(wire, server, batch_size=5, concurrency=2), answers(70))
+    assert server.most_at_once == 2
 
 
 def test_batch_sizes_do_not_change_scores(wire: Wire, server: LoopbackServer) -> None:
@@ -997,6 +1004,14 @@ def test_a_function_may_say_that_it_refused() -> None:
     scoring = FunctionReward(async_function, name="scores", sensitivity=WHOLE)
     touched(EnsembleReward([refusing, scoring], WHOLE, name="mixed"), answers(2))
     touched(EnsembleReward([scoring, refusing], WHOLE, name="mixed"), answers(2))
+
+
+def test_a_head_sees_the_prompt_and_the_answers() -> None:
+    candidates = answers(20)
+    wanted = head().score("system: Be brief.\n\nuser: Name a {city}.", [candidate.text for candidate in candidates])
+    reward = CertifiedHeadReward(head(), name="head")
+    assert score(reward, candidates).tolist() == wanted.tolist()
+    assert reward.sensitivity == head().sensitivity
 
 
 def test_a_map_beyond_floats_fails_closed() -> None:

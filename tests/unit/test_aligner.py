@@ -354,6 +354,23 @@ def test_phase_2_is_drawn_ahead_in_whole_chunks_and_the_fallback_only_when_neede
     assert len(seen) > 1
 
 
+def test_a_seeded_request_never_draws_a_candidate_twice(ledger: Ledger) -> None:
+    model, policy, reward = served(performance=Performance(padding=0.0, chunk=2))
+    reward.answer = np.zeros
+    seeds: list[int] = []
+    draw = policy.draw
+
+    async def watch(request: Request, count: int) -> list[Candidate]:
+        seeds.extend(range(request.parameters["seed"], request.parameters["seed"] + count))
+        return await draw(request, count)
+
+    policy.draw = watch  # type: ignore[method-assign]
+    seeded = Request.of_prompt("hello").with_defaults({"seed": 7})
+    Aligner(ledger, model).answer_blocking(seeded, n=3)
+    assert len(seeds) == len(set(seeds))
+    assert min(seeds) == 7
+
+
 def test_selection_takes_a_public_multiple_of_time(ledger: Ledger) -> None:
     model, _, _ = served(PrivBoN(4, 0.3), performance=Performance(padding=0.05))
     aligner = Aligner(ledger, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privalign.errors import InvalidInput
@@ -81,6 +81,7 @@ def ordered(value: Any) -> Any:
     return [ordered(item) for item in value] if isinstance(value, list) else value
 
 
+@settings(max_examples=40, deadline=None)  # on a busy machine an example may take long
 @given(REQUESTS, REQUESTS)
 def test_canonical_bytes_are_equal_for_equal_requests_only(one: Request, other: Request) -> None:
     def sorted_through(r: Request) -> Request:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from privalign.intervals import upper
 Floats = NDArray[np.float64]
 
 CELLS = 2000  # cells of the Rényi bound in q; its slack falls as 1/CELLS (0.8 % here)
-COARSE_CELLS = 60  # cells of the first pass over the thresholds
+REFINEMENTS = (60, 300)  # cells of the passes that look for the worst threshold, before the last with CELLS
 
 
 def curve_at(rounds: RejectionRounds, threshold: float) -> AcceptanceCurve:
@@ -101,28 +102,33 @@ def renyi_at(rounds: RejectionRounds, threshold: float, order: float) -> float:
     value is exact; below, cells in q with rectangles in (p, p′ − p) give a rigorous bound, 0.8 % above it.
     """
     check_order(order)
-    return _renyi_curve(rounds, float(threshold), (float(order),), CELLS)[0]
+    return _bound(rounds, float(threshold), float(order), CELLS)
 
 
 @lru_cache(maxsize=1024)
 def worst_case_renyi(rounds: RejectionRounds, orders: tuple[float, ...]) -> tuple[float, ...]:
     """The maximum of RDP₂(α; λ̃) over the 1,024 thresholds, for each order.
 
-    A coarse bound everywhere shows which thresholds can be the worst; only those are bounded finely.
+    Best first: the threshold with the largest bound is bounded anew with more cells, until the largest bound is one of
+    the finest. A coarse bound shows for most thresholds that they cannot be the worst.
     """
     for order in orders:
         check_order(order)
     grid = [float(threshold) for threshold in _grid(rounds)]
-    if rounds.sensitivity.charged >= rounds.sensitivity.width:
-        return tuple(max(renyi_at(rounds, threshold, order) for threshold in grid) for order in orders)
-    coarse = np.array([_renyi_curve(rounds, threshold, orders, COARSE_CELLS) for threshold in grid])
-    worst = np.zeros(len(orders))
-    for index in np.argsort(-coarse[:, len(orders) // 2]):
-        open_orders = np.flatnonzero(coarse[index] > worst)
-        if open_orders.size:
-            fine = _renyi_curve(rounds, grid[index], tuple(orders[i] for i in open_orders), CELLS)
-            worst[open_orders] = np.maximum(worst[open_orders], np.minimum(fine, coarse[index, open_orders]))
-    return tuple(float(value) for value in worst)
+    exact = rounds.sensitivity.charged >= rounds.sensitivity.width
+    levels = (CELLS,) if exact else (*REFINEMENTS, CELLS)
+    first = [[_bound(rounds, threshold, order, levels[0]) for order in orders] for threshold in grid]
+    worst = []
+    for number, order in enumerate(orders):
+        heap = [(-bounds[number], index, 0) for index, bounds in enumerate(first)]
+        heapq.heapify(heap)
+        while heap[0][2] < len(levels) - 1:
+            bound, index, level = heap[0]
+            finer = _bound(rounds, grid[index], order, levels[level + 1])
+            heapq.heapreplace(heap, (max(bound, -finer), index, level + 1))
+        worst.append(-heap[0][0])
+    _cells.cache_clear()
+    return tuple(worst)
 
 
 def renyi_table(rounds: RejectionRounds, order: float) -> Floats:
@@ -139,25 +145,29 @@ def _combine(count: int, k: float, b: float) -> float:
 
 
 @lru_cache(maxsize=65536)
-def _renyi_curve(rounds: RejectionRounds, threshold: float, orders: tuple[float, ...], cells: int) -> tuple[float, ...]:
-    """RDP₂(α; λ̃) at several orders, whose common part is the cells."""
+def _bound(rounds: RejectionRounds, threshold: float, order: float, cells: int) -> float:
+    """RDP₂(α; λ̃) with this many cells; exact at Δ = R."""
     width, delta = rounds.sensitivity.width, rounds.sensitivity.charged
     curve = curve_at(rounds, threshold)
-    exact = delta >= width
-    halves = () if exact else _cells(curve, delta, cells)
+    if delta >= width:
+        lines, slack = _exact_lines(_exact_logs(curve), width, order), 0.0
+    else:
+        lines = _cell_lines(_cells(curve, delta, cells), order)
+        slack = float(evaluation_error(threshold, width, rounds.scale)) * 2 * order
+    log_excess = _log_excess(*_frontier(*lines), rounds.cap)
+    log_value = float(np.logaddexp(0.0, log_excess)) if log_excess > -30 else math.exp(log_excess)
+    return log_value / (order - 1) * (1 + slack + 2.0**-44)
+
+
+@lru_cache(maxsize=16)
+def _exact_logs(curve: AcceptanceCurve) -> Callable[[bool, float, int], arb]:
+    """log p(q) or log(1 − p(q)) as balls, remembered: (accepted, q, the precision in force)."""
 
     @cache
-    def logs(accepted: bool, q: float, _bits: int) -> arb:  # the precision in force is part of the key
+    def logs(accepted: bool, q: float, _bits: int) -> arb:
         return (curve.enclose_accept(q) if accepted else curve.enclose_reject(q)).log()
 
-    costs = []
-    for order in orders:
-        lines = _exact_lines(logs, width, order) if exact else _cell_lines(halves, order)
-        slack = 0.0 if exact else float(evaluation_error(threshold, width, rounds.scale)) * 2 * order
-        log_excess = _log_excess(*_frontier(*lines), rounds.cap)
-        log_value = float(np.logaddexp(0.0, log_excess)) if log_excess > -30 else math.exp(log_excess)
-        costs.append(log_value / (order - 1) * (1 + slack + 2.0**-44))
-    return tuple(costs)
+    return logs
 
 
 def _exact_lines(logs: Callable[[bool, float, int], arb], width: float, order: float) -> tuple[Floats, Floats]:
@@ -191,6 +201,7 @@ class _Half:
     reject_is_u: bool
 
 
+@lru_cache(maxsize=600)
 def _cells(curve: AcceptanceCurve, delta: float, cells: int) -> tuple[_Half, _Half]:
     """The two halves, cut into about `cells` cells, with the mode q = (λ̃ + H − Δ)/2 as the last point of both."""
     args = (curve.threshold, curve.width, curve.scale, curve.tail)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from privalign.cli import account, demo, key, price, select
+from privalign.cli import account, demo, deployment, key, price, reward, select
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -25,8 +25,12 @@ app.command()(price.epsilon)
 app.command()(price.calibrate)
 app.command()(select.select)
 app.command()(demo.demo)
+app.command()(deployment.init)
+app.command()(deployment.ask)
+app.add_typer(deployment.app, name="config")
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
+app.add_typer(reward.app, name="reward")
 
 INTERRUPTED = 130
 

@@ -179,15 +179,24 @@ def export(
     name: Name,
     out: Annotated[Path | None, typer.Option("--out", help="Write there instead of to stdout.", metavar="FILE", show_default=False)] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
+    json: options.Json = False,
 ) -> None:
-    """The account and its whole journal as JSON lines, with hashes: for auditors and backups."""
+    """The account and its whole journal as JSON lines, with hashes: for auditors and backups. `--json` counts or wraps them."""
     lines = open_ledger(ledger).export(name)
     if out is None:
+        if json:
+            print_json({"account": name, "lines": list(lines)})
+            return
         for line in lines:
             typer.echo(line)
         return
+    count = 0
     with replacing(out) as file:
-        file.writelines(line + "\n" for line in lines)
+        for line in lines:
+            file.write(line + "\n")
+            count += 1
+    if json:
+        print_json({"account": name, "file": str(out), "lines": count})
 
 
 def _show(facts: dict[str, Any], json: bool) -> None:

@@ -44,6 +44,8 @@ def create(
     except ValueError:
         raise InvalidInput("--role", f"{role!r} is neither client nor officer") from None
     names = None if models is None else [name.strip() for name in models.split(",")]
+    if names is not None and not all(names):
+        raise InvalidInput("--models", "holds an empty name; give names separated by commas, or leave it out for all models")
     made = open_ledger(ledger, must_exist=False).create_key(
         kind, models=names, expires=_date(expires), account=account, share=share, queries=queries
     )
@@ -98,6 +100,6 @@ def _date(text: str | None) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise InvalidInput("--expires", f"{text!r} is not a date; write it as 2027-01-31 or 2027-01-31T12:00:00Z") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -24,9 +24,10 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     """
     from privalign.ledger import Ledger
 
-    prefix = "sqlite:///"
-    if must_exist and url.startswith(prefix) and not Path(url.removeprefix(prefix)).exists():
-        raise InvalidInput("--ledger", f"{url.removeprefix(prefix)} does not exist; make an account first, or name the right file")
+    scheme, _, rest = url.partition(":///")
+    file = rest.partition("?")[0]
+    if must_exist and scheme.partition("+")[0] == "sqlite" and file and not Path(file).exists():
+        raise InvalidInput("--ledger", f"{file} does not exist; make an account first, or name the right file")
     return Ledger(url)
 
 

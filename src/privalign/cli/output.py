@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from privalign.sensitivity import Sensitivity
 
 
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr, where that is a terminal, while something takes a few seconds; nothing of it stays."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(f"{what} …"):
+            yield
+    else:
+        yield
+
+
 def finite(value: Any) -> Any:
     """The value with every number that is not finite turned into None: JSON has no infinity."""
     if isinstance(value, float):
@@ -61,7 +74,7 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
     table.add_column(overflow="fold")
     for name, value in _flat(facts):
         table.add_row(name, shown(value))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
@@ -74,7 +87,7 @@ def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(shown(value) for value in row))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @contextlib.contextmanager
@@ -114,9 +127,16 @@ def shown(value: Any) -> str:
         return "none"
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {shown(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(shown(item) for item in value)
-    return str(value)
+        return ", ".join(shown(item) for item in value) or "none"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Text from outside, without what would steer the terminal."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, print_facts, print_json, to_json
+from privalign.cli.output import assumptions, print_facts, print_json, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
 
@@ -188,18 +188,20 @@ def _privitp(settings: Settings, mechanism: Any) -> tuple[Any, dict[str, Any]]:
 def _run(raw: Mapping[str, Any], file: Path | None, as_json: bool, document: Callable[[Settings], dict[str, Any]], title: str) -> None:
     """One set of options, or every line of a file; nothing is printed unless all of them are good."""
     if file is None:
-        facts = document(parse(raw))
+        with working("pricing"):
+            facts = document(parse(raw))
         if as_json:
             print_json(facts)
         else:
             print_facts(title, facts)
         return
     lines = []
-    for number, line in read_lines(file, raw):
-        try:
-            lines.append(to_json(document(parse(line))))
-        except InvalidFile:
-            raise
-        except InvalidInput as error:
-            raise InvalidFile(str(file), number, str(error)) from None
+    with working("pricing"):
+        for number, line in read_lines(file, raw):
+            try:
+                lines.append(to_json(document(parse(line))))
+            except InvalidFile:
+                raise
+            except InvalidInput as error:
+                raise InvalidFile(str(file), number, str(error)) from None
     typer.echo("\n".join(lines))

@@ -17,7 +17,7 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
-from privalign.cli.output import assumptions, print_facts, print_json, replacing, to_json
+from privalign.cli.output import assumptions, print_facts, print_json, printable, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, Settings, parse
 
@@ -102,7 +102,7 @@ def select(
         print_json(summary if out is not None else summary | {"results": results})
     else:
         for answer in results:
-            typer.echo(f"{typer.style(_printable(answer['prompt']), bold=True)}\n{_printable(answer.get('text', 'refused'))}\n")
+            typer.echo(f"{typer.style(printable(answer['prompt']), bold=True)}\n{printable(answer.get('text', 'refused'))}\n")
         print_facts(f"private selection with {mechanism}" if selector.notice is None else selector.notice, summary)
     if run is not None and run.exhausted is not None:
         raise run.exhausted
@@ -117,6 +117,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: 
         "mechanism": selector.mechanism.name,
         **dataclasses.asdict(cast(Any, selector.mechanism)),
         **assumptions(selector.sensitivity),
+        "delta": selector.settings_delta,
         "draw": selector.order.value,
         "reward": reward,
         "account": account,
@@ -259,8 +260,3 @@ def _progress() -> Progress:
     from rich.progress import Progress
 
     return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-
-
-def _printable(text: str) -> str:
-    """Text from a model, without what would steer the terminal."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privalign.accounting.rules import Rule, make_rule
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from privalign.accounting.rules import Debit, Rule, make_rule
 from privalign.aligner import Aligner, Performance, ServedModel
 from privalign.config.policies import PolicySpec, read_policy
 from privalign.config.rewards import RewardSpec, read_reward
-from privalign.config.tables import Table
+from privalign.config.tables import Table, resolve_secret
 from privalign.errors import InvalidFile, InvalidInput
-from privalign.ledger import Ledger, UnknownAccount
+from privalign.events import Event
+from privalign.ledger import Account, Ledger, UnknownAccount
+from privalign.ledger.terms import Terms
 from privalign.mechanisms.protocol import Mechanism
 from privalign.secret import installation_key
 from privalign.sensitivity import Relation, Sensitivity
@@ -29,6 +34,14 @@ class AccountTerms:
     rule: Rule
     relation: Relation
     records_per_person: int
+
+    def charge(self, event: Event) -> Debit:
+        """What a query would cost.
+
+        Raises:
+            InvalidInput: its sensitivity does not hold for these neighbours, or it has no guarantee.
+        """
+        return Terms(self.rule, self.relation, self.records_per_person).charge((event,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ class Deployment:
             return next(iter(self.models.values()))
         if name is None or name not in self.models:
             wanted = "missing" if name is None else f"'{name}' is not in {self.file}"
-            raise InvalidInput("--model", f"{wanted}; choose one of {', '.join(self.models)}")
+            raise InvalidInput("--model", f"{wanted}; choose one of {', '.join(self.models) or 'those that you add as [models.*]'}")
         return self.models[name]
 
     def ledger(self) -> Ledger:
@@ -76,17 +89,23 @@ class Deployment:
         Raises:
             InvalidInput: an account there differs from the file.
         """
-        ledger = Ledger(self.ledger_url)
+        reference = self.ledger_url.startswith(("env:", "file:"))
+        ledger = Ledger((resolve_secret(self.ledger_url) or "") if reference else self.ledger_url)
         for terms in self.accounts.values():
             self._meet(ledger, terms)
         return ledger
 
     def _meet(self, ledger: Ledger, terms: AccountTerms) -> None:
-        try:
-            account = ledger.account(terms.name)
-        except UnknownAccount:
-            ledger.create_account(terms.name, terms.rule, relation=terms.relation, records_per_person=terms.records_per_person)
-            return
+        account = _found(ledger, terms.name)
+        if account is None:
+            try:
+                account = ledger.create_account(
+                    terms.name, terms.rule, relation=terms.relation, records_per_person=terms.records_per_person
+                )
+            except InvalidInput:
+                account = _found(ledger, terms.name)  # another process made it a moment ago
+                if account is None:
+                    raise
         pairs = [
             ("rule", account.rule.name, terms.rule.name),
             ("relation", account.relation.value, terms.relation.value),
@@ -113,7 +132,14 @@ class Deployment:
             reuse_threshold=spec.reuse_threshold,
             performance=spec.performance,
         )
-        return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"")
+        return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"", probe_first=True)
+
+
+def _found(ledger: Ledger, name: str) -> Account | None:
+    try:
+        return ledger.account(name)
+    except UnknownAccount:
+        return None
 
 
 _RULE_PARAMETERS = ("epsilon", "delta", "order", "rho", "delta_per_query")
@@ -137,7 +163,7 @@ def load(file: Path) -> Deployment:
         if name not in known or not isinstance(value, dict):
             raise InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
     ledger = Table(file, "ledger", document.get("ledger", {}))
-    url = ledger.text("url", "sqlite:///privalign.db")
+    url = _ledger_url(ledger)
     ledger.close()
     accounts = {name: _account(table) for name, table in _tables(file, document, "accounts")}
     policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
@@ -152,8 +178,29 @@ def load(file: Path) -> Deployment:
 def _tables(file: Path, document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Table]]:
     for name, values in document.get(kind, {}).items():
         if not isinstance(values, dict):
-            raise InvalidInput(f"{file}: [{kind}] {name}", f"{values!r} is not a table; write [{kind}.{name}]")
+            raise InvalidInput(f"{file}: [{kind}] {name}", f"is not a table; write [{kind}.{name}]")  # it may be a secret
         yield name, Table(file, f"{kind}.{name}", values)
+
+
+def _ledger_url(table: Table) -> str:
+    """The ledger's URL, a SQLite file relative to the deployment file; or a reference to it, where it holds a password.
+
+    One deployment file means one ledger, from whatever folder it is used: two ledgers would be two budgets.
+    """
+    url: str = table.text("url", "sqlite:///privalign.db")
+    if url.startswith(("env:", "file:")):
+        return str(table.secret("url"))
+    try:
+        parts = make_url(url)
+    except (ArgumentError, ValueError):
+        raise table.wrong("url", "not a database URL; give sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE") from None
+    if parts.password is not None or "password" in parts.query:
+        raise table.wrong("url", "holds a password; keep the URL elsewhere and write env:NAME or file:PATH")
+    if parts.get_backend_name() == "sqlite" and parts.database and parts.database != ":memory:":
+        url = parts.set(database=str(table.file.parent / parts.database)).render_as_string()
+    with table.naming("url"):
+        Ledger(url)  # refuses what it cannot open, without opening anything
+    return url
 
 
 def _account(table: Table) -> AccountTerms:
@@ -183,11 +230,11 @@ def _model(
     sensitivity = rewards[chosen["reward"]].sensitivity
     mechanism, delta = _mechanism(table, sensitivity)
     with table.naming("mechanism"):
-        accounts[chosen["account"]].rule.charge(mechanism.event(sensitivity))
+        accounts[chosen["account"]].charge(mechanism.event(sensitivity))
     performance = Performance(
         chunk=table.whole("chunk", Performance().chunk),
-        padding=table.number("padding", Performance().padding),
-        lease=table.number("lease", Performance().lease),
+        padding=table.duration("padding", Performance().padding, least=0.0),
+        lease=table.duration("lease", Performance().lease, least=1.0),
     )
     spec = ModelSpec(
         name=name,

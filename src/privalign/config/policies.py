@@ -27,14 +27,14 @@ def read_policy(name: str, table: Table) -> PolicySpec:
     kind = table.choice("kind", tuple(_KINDS))
     make = _KINDS[kind](table)
     table.close()
-    return PolicySpec(name, kind, make)
+    return PolicySpec(name, kind, table.located(make))
 
 
 def _openai(table: Table) -> Callable[[], Policy]:
     url, model, key = table.text("base_url"), table.text("model"), table.secret("api_key")
     options = {
         "parameters": table.mapping("parameters", {}),
-        "timeout": table.number("timeout", 600.0),
+        "timeout": table.duration("timeout", 600.0),
         "retries": table.whole("retries", 3),
         "concurrency": table.whole("concurrency", 64),
     }

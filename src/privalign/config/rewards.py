@@ -17,6 +17,7 @@ REWARD_KINDS = (
     "vllm-score",
     "vllm-pooling",
     "sglang",
+    "sglang-classify",
     "tei",
     "tei-rerank",
     "transformers",
@@ -44,10 +45,12 @@ def read_reward(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Re
     else:
         sensitivity = _sensitivity(table)
         mapping = (table.number("scale", 1.0), table.number("offset", 0.0))
+        if mapping[0] == 0:
+            raise table.wrong("scale", "0 is not a number other than 0; it would make all scores equal")
         make = _transformers(table, sensitivity, mapping) if kind == "transformers" else _remote(kind, table, sensitivity, mapping)
         spec = RewardSpec(name, kind, sensitivity, make)
     table.close()
-    return spec
+    return RewardSpec(spec.name, spec.kind, spec.sensitivity, table.located(spec.make))
 
 
 def _sensitivity(table: Table) -> Sensitivity:
@@ -93,17 +96,18 @@ def _template(table: Table) -> Callable[[], Any]:
 def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[float, float]) -> Callable[[], Reward]:
     url, model, key = table.text("base_url"), table.text("model"), table.secret("api_key")
     template = _template(table) if kind not in ("vllm-score", "tei-rerank") else None
-    activation = table.flag("activation", False) if kind != "sglang" else False
+    activation = table.flag("activation", False) if not kind.startswith("sglang") else False
     label: Any = None
     if kind == "tei":
         label = table.text("label", None)
+    elif kind == "sglang-classify":
+        label = table.index("label")
     elif kind in ("vllm-classify", "vllm-pooling", "sglang"):
-        label = table.number("label", None)
-        label = None if label is None else int(label)
+        label = table.index("label", None)
     server = {
         "batch_size": table.whole("batch_size", 32),
-        "concurrency": table.whole("concurrency", 4),
-        "timeout": table.number("timeout", 60.0),
+        "concurrency": table.whole("concurrency", 8),
+        "timeout": table.duration("timeout", 60.0),
         "max_characters": table.whole("max_characters", None),
     }
 
@@ -118,23 +122,23 @@ def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[fl
             "vllm-pooling": lambda: vllm.VllmPooling(model, activation, rendered, label),
             "vllm-score": lambda: vllm.VllmScore(model, activation),
             "sglang": lambda: sglang.SglangClassify(model, rendered, label),
+            "sglang-classify": lambda: sglang.SglangV1Classify(model, rendered, label),
             "tei": lambda: tei.TeiPredict(model, activation, rendered, label),
             "tei-rerank": lambda: tei.TeiRerank(model, activation),
         }
         where = Server(url, resolve_secret(key), **server)
         return RemoteReward(dialects[kind](), where, sensitivity, AffineMap(*mapping))
 
-    if kind == "sglang" and not table.has("template"):
+    if kind.startswith("sglang") and not table.has("template"):
         raise table.wrong("template", "missing; SGLang applies no chat template, give the reward model's as a Jinja file")
     return make
 
 
 def _transformers(table: Table, sensitivity: Sensitivity, mapping: tuple[float, float]) -> Callable[[], Reward]:
     model, template = table.text("model"), _template(table)
-    label = table.number("label", None)
     reading = {
         "output": table.choice("output", ("logits", "score"), "logits"),
-        "label": None if label is None else int(label),
+        "label": table.index("label", None),
         "activation": table.choice("activation", ("none", "sigmoid", "softmax"), "none"),
     }
     options = {
@@ -174,8 +178,10 @@ def _head(name: str, table: Table) -> RewardSpec:
 def _ensemble(name: str, table: Table, others: Mapping[str, RewardSpec]) -> RewardSpec:
     from privalign.rewards.ensemble import Sharding, disjoint_shards
 
-    members = []
-    for member in table.names("members"):
+    members, names = [], table.names("members")
+    if len(set(names)) < len(names):
+        raise table.wrong("members", "names a member twice; one model on two shards is no disjoint ensemble")
+    for member in names:
         if member not in others:
             raise table.wrong("members", f"'{member}' is no [rewards.*] table with a model; name the members")
         members.append(others[member])

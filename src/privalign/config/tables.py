@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.sensitivity import RewardRange
 
 _REQUIRED: Any = object()
+Made = TypeVar("Made")
 
 
 class Table:
@@ -48,15 +49,20 @@ class Table:
     def number(self, key: str, default: Any = _REQUIRED) -> Any:
         """A finite number."""
 
-        def finite(value: Any) -> bool:
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-        value = self._typed(key, default, finite, "a finite number")
+        value = self._typed(key, default, _finite, "a finite number")
         return None if value is None else float(value)
+
+    def duration(self, key: str, default: Any = _REQUIRED, *, least: float = 1e-3) -> Any:
+        """A number of seconds."""
+        return self._typed(key, default, lambda value: _finite(value) and value >= least, f"a number of seconds of at least {least:g}")
 
     def whole(self, key: str, default: Any = _REQUIRED) -> Any:
         """A whole number of at least 1."""
         return self._typed(key, default, lambda value: type(value) is int and value >= 1, "a whole number of at least 1")
+
+    def index(self, key: str, default: Any = _REQUIRED) -> Any:
+        """A whole number of at least 0."""
+        return self._typed(key, default, lambda value: type(value) is int and value >= 0, "a whole number of at least 0")
 
     def flag(self, key: str, default: Any = _REQUIRED) -> Any:
         """true or false."""
@@ -87,21 +93,22 @@ class Table:
         """A pair of numbers, the lower one first."""
 
         def pair(value: Any) -> bool:
-            return isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value)
+            return isinstance(value, list) and len(value) == 2 and all(map(_finite, value))
 
         low, high = self._typed(key, _REQUIRED, pair, "a pair of numbers [LO, HI]")
         with self.naming(key):
             return RewardRange(float(low), float(high))
 
     def secret(self, key: str) -> str | None:
-        """The name of a secret, `env:NAME` or `file:PATH`; a secret itself is refused, without repeating it."""
+        """The name of a secret, `env:NAME` or `file:PATH`, relative to the deployment file; a secret itself is refused, unrepeated."""
         if key not in self._values:
             return None
         self._read.add(key)
         value = self._values[key]
         if not (isinstance(value, str) and value.startswith(("env:", "file:")) and value.partition(":")[2]):
             raise self.wrong(key, "is not a reference; write env:NAME or file:PATH, never the secret itself")
-        return value
+        kind, _, name = value.partition(":")
+        return value if kind == "env" else f"file:{self.file.parent / name}"
 
     @contextmanager
     def naming(self, key: str) -> Iterator[None]:
@@ -112,6 +119,19 @@ class Table:
             raise
         except InvalidInput as error:
             raise self.wrong(key, str(error)) from None
+
+    def located(self, make: Callable[[], Made]) -> Callable[[], Made]:
+        """The same function, which puts the table before what it finds wrong with a setting."""
+
+        def made() -> Made:
+            try:
+                return make()
+            except InvalidFile:
+                raise
+            except InvalidInput as error:
+                raise InvalidInput(f"{self.file}: [{self.name}]", str(error)) from None
+
+        return made
 
     def close(self) -> None:
         """Refuses what was not read: a mistyped key must not be ignored."""
@@ -129,6 +149,13 @@ class Table:
         if not fits(value):
             raise self.wrong(key, f"{value!r} is not {kind}")
         return value
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        return False
 
 
 def resolve_secret(reference: str | None) -> str | None:

@@ -69,6 +69,7 @@ class LlamaCppPolicy:
         except RuntimeError:
             raise BackendFailed(f"llama.cpp cannot load {path}; give a GGUF file") from None
         self._slots = slots
+        self.draw(" ", 1, max_tokens=1)  # an engine that is closed before it has started waits for itself for ever
 
     def __enter__(self) -> Self:
         return self

@@ -111,9 +111,7 @@ class _ChatEngine(LlamaCppPolicy):
         try:
             answer = server.handle_chat_completions(body)
         except (RuntimeError, TypeError, ValueError):
-            raise UpstreamFailed(
-                "llama.cpp cannot read the request; give plain JSON, and no images", 400
-            ) from None
+            raise UpstreamFailed("llama.cpp cannot read the request; give plain JSON, and no images", 400) from None
         if "error" in answer:
             code = answer["error"].get("code")
             raise UpstreamFailed(f"llama.cpp refused the request: {error_message(answer)}", code if type(code) is int else None)

@@ -14,13 +14,14 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput, MissingDependency
-from privalign.preferences.bounds import LARGEST_SCORE, ensemble_bound, score_bound, weight_bound
+from privalign.preferences.bounds import LARGEST_SCORE, MOVES, ensemble_bound, score_bound, weight_bound
 from privalign.preferences.differences import Differences, Owners, differences_of
 from privalign.preferences.features import FeatureMap
 from privalign.preferences.pairs import PreferencePair
@@ -81,13 +82,13 @@ class HeadSettings:
     def certificate(self) -> Certificate:
         """The certificate of the heads that `fit` returns, not signed yet."""
         bound = (self.relation, self.records_per_person, self.feature_norm, self.regularisation, self.tolerance, self.range, self.output)
+        slope = "" if self.output == "clip" else "R/4·"
+        reason = f"Λ-strong convexity: ‖w − w′‖ ≤ ({MOVES[self.relation]}·k·B + 2τ)/Λ, |Δ score| ≤ {slope}B·‖w − w′‖ + rounding"
         if self.shards == 1:
-            sensitivity, reason = score_bound(*bound), None
+            sensitivity = score_bound(*bound)
         else:
             sensitivity = ensemble_bound(*bound, shards=self.shards, by_person=self.shard_by is ShardBy.PERSON)
-            reason = (
-                f"{self.shards} disjoint shards by a keyed hash of the {self.shard_by.value}; same public settings, no cross-shard tuning"
-            )
+            reason += f"; mean of {self.shards} heads on disjoint shards by a keyed hash of the {self.shard_by.value}"
         return Certificate(
             kind="head" if self.shards == 1 else "ensemble",
             relation=self.relation,
@@ -102,6 +103,7 @@ class HeadSettings:
             features=self.features.describe(),
             shards=None if self.shards == 1 else self.shards,
             reason=reason,
+            versions={name: version(name) for name in ("privalign", "numpy", "scipy", "scikit-learn") if _installed(name)},
         )
 
 
@@ -151,7 +153,7 @@ def fit_head(
     settings = HeadSettings(features, regularisation, relation, range, records_per_person, feature_norm, tolerance, output)
     if not pairs:
         raise InvalidInput("pairs", "there is no preference pair to learn from")
-    differences, _ = differences_of(pairs, features, feature_norm)
+    differences, _ = differences_of(pairs, features, feature_norm, key=b"")  # nobody asks for owners
     return fit(settings, differences)
 
 
@@ -159,7 +161,7 @@ def fit(
     settings: HeadSettings,
     differences: Differences,
     owners: Owners | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> Head:
     """Fits one head, or one on each shard.
 
@@ -177,7 +179,7 @@ def minimisers(
     settings: HeadSettings,
     differences: Differences,
     owners: Owners | None = None,
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[float], None] | None = None,
 ) -> Floats:
     """The weights before projection, shape (dimension,) or (K, dimension); an empty shard's are 0.
 
@@ -192,7 +194,8 @@ def minimisers(
     heads = []
     for number in range(settings.shards):
         heads.append(minimise(differences.keep(shard == number), regularisation, norm, tolerance))
-        progress((number + 1) / settings.shards)
+        if progress is not None:
+            progress((number + 1) / settings.shards)
     return np.stack(heads)
 
 
@@ -202,6 +205,14 @@ def project(weights: Floats, settings: HeadSettings) -> Floats:
     lengths = np.linalg.norm(weights, axis=-1, keepdims=True)
     projected: Floats = weights * (largest / np.maximum(lengths, largest))
     return projected
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _write_together(contents: dict[Path, bytes]) -> None:

@@ -45,6 +45,10 @@ class Owners:
         turned = np.array([pair.chosen > pair.rejected for pair in pairs], dtype=np.bool_)
         return cls(_words(persons), _words(contents), turned)
 
+    def keep(self, mask: NDArray[np.bool_]) -> Owners:
+        """Those of the rows that the mask marks."""
+        return Owners(self.persons[mask], self.contents[mask], self.turned[mask])
+
 
 @dataclass(frozen=True, slots=True)
 class Differences:
@@ -96,34 +100,22 @@ def differences_of(
     features: FeatureMap,
     norm: float,
     *,
-    key: bytes | None = None,
+    key: bytes,
     workers: int = 1,
-    progress: Callable[[int], None] = lambda done: None,
-) -> tuple[Differences, Owners | None]:
-    """Reads pairs as a stream and keeps only their differences, and with a key whose they are.
+) -> tuple[Differences, Owners]:
+    """Reads pairs as a stream and keeps only their differences, and whose they are.
 
     Args:
-        norm: B, a row of φ is scaled down to it. workers: processes that compute features; 1 uses this one.
-        progress: called with the number of pairs done so far. Not to be shown to others.
+        norm: B, a row of φ is scaled down to it. key: of the digests. workers: processes that compute features; 1 uses this one.
 
-    Raises:
+    At least one pair. Raises:
         InvalidInput: a feature is not finite.
     """
     work = partial(_block, features, norm, key)
-    blocks: list[Any] = []
-    owners: list[Owners] = []
-    done = 0
-    for block, owner in _mapped(work, _chunks(pairs), workers):
-        blocks.append(block)
-        owners += [] if owner is None else [owner]
-        done += block.shape[0]
-        progress(done)
-    differences = Differences(tuple(blocks), features.dimension)
-    if key is None:
-        return differences, None
+    blocks, owners = zip(*_mapped(work, _chunks(pairs), workers), strict=True)
     columns = zip(*((owner.persons, owner.contents, owner.turned) for owner in owners), strict=True)
     persons, contents, turned = (np.concatenate(column) for column in columns)
-    return differences, Owners(persons, contents, turned)
+    return Differences(blocks, features.dimension), Owners(persons, contents, turned)
 
 
 def with_annotators(pairs: Iterable[PreferencePair], required: bool) -> tuple[Iterator[PreferencePair], bool]:
@@ -151,24 +143,24 @@ def _chunks(pairs: Iterable[PreferencePair]) -> Iterator[list[PreferencePair]]:
         yield chunk
 
 
-def _block(features: FeatureMap, norm: float, key: bytes | None, pairs: list[PreferencePair]) -> tuple[Any, Owners | None]:
+def _block(features: FeatureMap, norm: float, key: bytes, pairs: list[PreferencePair]) -> tuple[Any, Owners]:
     prompts = [pair.prompt for pair in pairs]
     rows = features.rows(prompts * 2, [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs], norm)
     difference = rows[: len(pairs)] - rows[len(pairs) :]
     difference.eliminate_zeros()
-    return difference, None if key is None else Owners.of(pairs, key)
+    return difference, Owners.of(pairs, key)
 
 
 def _mapped(
-    work: Callable[[list[PreferencePair]], tuple[Any, Owners | None]], chunks: Iterator[list[PreferencePair]], workers: int
-) -> Iterator[tuple[Any, Owners | None]]:
+    work: Callable[[list[PreferencePair]], tuple[Any, Owners]], chunks: Iterator[list[PreferencePair]], workers: int
+) -> Iterator[tuple[Any, Owners]]:
     """`work` on every chunk, in order; a few chunks ahead in other processes where there are several workers."""
     if workers == 1:
         yield from map(work, chunks)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("forkserver")) as pool:
         try:
-            waiting: deque[Future[tuple[Any, Owners | None]]] = deque()
+            waiting: deque[Future[tuple[Any, Owners]]] = deque()
             for chunk in chunks:
                 waiting.append(pool.submit(work, chunk))
                 if len(waiting) > 2 * workers:

@@ -51,15 +51,16 @@ def feature_map(description: object) -> FeatureMap:
     from privalign.preferences.embeddings import LlamaCppEmbeddings, TransformersEmbeddings
     from privalign.preferences.ngrams import HashedNgrams
 
-    maps: dict[object, type[CharacterCrosses] | type[HashedNgrams] | type[LlamaCppEmbeddings] | type[TransformersEmbeddings]] = {
+    maps: dict[str, type[CharacterCrosses] | type[HashedNgrams] | type[LlamaCppEmbeddings] | type[TransformersEmbeddings]] = {
         "character-crosses": CharacterCrosses,
         "hashed-ngrams": HashedNgrams,
         "transformers": TransformersEmbeddings,
         "llamacpp": LlamaCppEmbeddings,
     }
-    if not isinstance(description, Mapping) or description.get("kind") not in maps:
+    kind = description.get("kind") if isinstance(description, Mapping) else None
+    if not isinstance(description, Mapping) or not isinstance(kind, str) or kind not in maps:
         raise InvalidInput("features", _UNKNOWN)
-    return maps[description["kind"]].from_description(description)
+    return maps[kind].from_description(description)
 
 
 def clipped(rows: Any, norm: float) -> Any:

@@ -12,10 +12,11 @@ One object a line, in one of two forms:
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -35,8 +36,11 @@ class PreferencePair:
     annotator: str | None = None
 
 
-def iterate_pairs(path: Path) -> Iterator[PreferencePair]:
+def iterate_pairs(path: Path, progress: Callable[[float], None] | None = None) -> Iterator[PreferencePair]:
     """The pairs of a `.jsonl` or `.jsonl.gz` file of UTF-8 (a byte order mark and CRLF are fine), one after the other.
+
+    Args:
+        progress: called now and then with the share of the file that is read.
 
     Raises:
         InvalidFile: the file cannot be read or is empty, or a line is not such an object; names file, line and remedy.
@@ -44,8 +48,11 @@ def iterate_pairs(path: Path) -> Iterator[PreferencePair]:
     number = 0
     empty = True
     try:
-        with _open(path) as file:
+        with path.open("rb") as raw, _text(path, raw) as file:
+            size = max(1, os.fstat(raw.fileno()).st_size)
             for number, line in enumerate(file, 1):
+                if progress is not None and number % 1024 == 0:
+                    progress(raw.tell() / size)
                 if line.strip():
                     yield _parse(path, number, line)
                     empty = False
@@ -79,10 +86,10 @@ def _fields(pair: PreferencePair) -> dict[str, str]:
     return fields if pair.annotator is None else fields | {"annotator": pair.annotator}
 
 
-def _open(path: Path) -> IO[str]:
+def _text(path: Path, raw: IO[bytes]) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+        return gzip.open(raw, "rt", encoding="utf-8-sig")
+    return io.TextIOWrapper(raw, encoding="utf-8-sig")
 
 
 def _parse(path: Path, number: int, line: str) -> PreferencePair:
@@ -113,7 +120,9 @@ def _parse(path: Path, number: int, line: str) -> PreferencePair:
 
 def _split(path: Path, number: int, chosen: str, rejected: str) -> tuple[str, str, str]:
     """Prompt and answers of two conversations with the same beginning."""
-    end = os.path.commonprefix([chosen, rejected]).rfind(TURN)
+    end = chosen.rfind(TURN)
+    while end >= 0 and not rejected.startswith(chosen[: end + len(TURN)]):
+        end = chosen.rfind(TURN, 0, end)
     if end < 0:
         raise InvalidFile(str(path), number, f"'prompt' is missing, and the answers share no beginning up to {TURN!r}; give a prompt")
     end += len(TURN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -93,10 +94,10 @@ def gaussian_vector(values: Floats, scale: float) -> Floats:
     """
     from scipy.special import ndtri
 
-    if not 0 < scale < math.inf:
-        raise InvalidInput("scale", f"{scale} is not a finite number above 0")
+    if not sys.float_info.min / GRID < scale < math.inf:
+        raise InvalidInput("scale", f"{scale} is not a finite number above 0, or too small for a grid below it")
     grid = 2.0 ** math.floor(math.log2(scale * GRID))
-    if not (grid > 0 and np.isfinite(values).all() and float(np.abs(values).max(initial=0.0)) < _MOST_STEPS * grid):
+    if not (np.isfinite(values).all() and float(np.abs(values).max(initial=0.0)) < _MOST_STEPS * grid):
         raise InvalidInput("weights", "they are too large for the noise, or not finite; nothing is released")
     words = np.frombuffer(secrets.token_bytes(8 * len(values)), dtype=np.uint64)
     # The nearer tail is known from integers as [m, m + 1]/2^64. |ẑ − Z| ≤ 2/m + 2^−36 as shown for the Gaussian argmax of
@@ -110,7 +111,7 @@ def gaussian_vector(values: Floats, scale: float) -> Floats:
         certain = np.abs(x - steps) + error < 0.5
     for j in np.flatnonzero(~certain).tolist():
         steps[j] = _settled(int(words[j]), float(values[j]), scale, grid)
-    released: Floats = steps * grid
+    released: Floats = steps * grid + 0.0  # no −0.0: its sign would tell on which side of 0 the rounded number lay
     return released
 
 

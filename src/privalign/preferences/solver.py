@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ _CONJUGATE_STEPS = 500
 
 
 def minimise(
-    differences: Differences, regularisation: float, norm: float, tolerance: float, progress: Callable[[float], None] = lambda done: None
+    differences: Differences, regularisation: float, norm: float, tolerance: float, progress: Callable[[float], None] | None = None
 ) -> Floats:
     """w with ‖∇F(w)‖ ≤ τ, F(w) = Σ log(1 + e^{−w·d}) + (Λ/2)‖w‖²; shape (dimension,). 0 where there is no record.
 
@@ -39,9 +40,11 @@ def minimise(
     for _ in range(_NEWTON_STEPS):
         rounding = _rounding(differences, float(np.linalg.norm(weights)), regularisation, norm)
         if size * (1 + 1e-9) + rounding <= tolerance:
-            progress(1.0)
             return weights
-        progress(float(np.log(first / size) / np.log(first / tolerance)) if size < first else 0.0)
+        if size == 0:
+            break
+        if progress is not None:
+            progress(max(0.0, math.log(first / size) / max(1.0, math.log(first / tolerance))))
         direction = _newton_direction(differences, margins, regularisation, -slope, min(0.1, (size / first) ** 0.5))
         along = differences.margins(direction)
         step = 1.0

@@ -1,41 +1,45 @@
-"""Scores from a linear head on public features, bound to the certificate of their sensitivity."""
+"""Scores from linear heads on public features, bound to the certificate of their sensitivity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency
-from privalign.preferences.features import CharacterCrosses
+from privalign.preferences.features import feature_map
 from privalign.secret import installation_key
 from privalign.sensitivity import Certificate, Sensitivity, load_certificate
 
+Floats = NDArray[np.float64]
+
 
 class HeadReward:
-    """clip(w·φ(prompt, answer)) to the certificate's range.
+    """w·φ(prompt, answer) brought to the certificate's range by clip or sigmoid; of an ensemble the mean of its heads.
 
     Args:
-        weights: shape (dimension of the certified features,). certificate: of kind "head".
+        weights: shape (dimension of the certified features,), or (shards, dimension). certificate: of kind "head" or "ensemble".
 
-    Formal guarantee: the one of the certificate that `sensitivity` states, for scores as computed in floats.
+    Formal guarantee: the one of the certificate that `sensitivity` states, for scores as computed in floats. A head that was
+    released with differential privacy says so in `sensitivity.source`: its scores are public.
 
     Raises:
         InvalidInput: the certificate is not one of a head, or does not fit the weights' shape.
     """
 
-    def __init__(self, weights: NDArray[np.float64], certificate: Certificate) -> None:
-        if certificate.kind != "head" or certificate.output != "clip" or certificate.feature_norm is None or certificate.features is None:
-            raise InvalidInput("certificate", f"is of kind '{certificate.kind}', not of a head whose scores are clipped")
-        self._features = CharacterCrosses.from_description(certificate.features)
-        if weights.shape != (self._features.dimension,) or weights.dtype != np.float64:
-            raise InvalidInput(
-                "weights", f"{weights.dtype} of shape {weights.shape} where the certificate needs float64 of ({self._features.dimension},)"
-            )
-        self._weights = weights
+    def __init__(self, weights: Floats, certificate: Certificate) -> None:
+        if certificate.kind == "declared" or certificate.feature_norm is None or certificate.features is None:
+            raise InvalidInput("certificate", f"is of kind '{certificate.kind}' without features, not of a head that was fitted here")
+        self._features = feature_map(certificate.features)
+        heads = () if certificate.shards is None else (certificate.shards,)
+        shape = (*heads, self._features.dimension)
+        if weights.shape != shape or weights.dtype != np.float64:
+            raise InvalidInput("weights", f"{weights.dtype} of shape {weights.shape} where the certificate needs float64 of {shape}")
+        self._weights = weights.reshape(-1, self._features.dimension)
         self._norm = certificate.feature_norm
         self.certificate = certificate
 
@@ -68,5 +72,23 @@ class HeadReward:
     def score(self, prompt: str, answers: Sequence[str]) -> NDArray[np.float64]:
         """Scores in the public range, shape (len(answers),)."""
         rows = self._features.rows([prompt] * len(answers), answers, self._norm)
-        scores: NDArray[np.float64] = np.clip(rows @ self._weights, self.certificate.range.low, self.certificate.range.high)
-        return scores
+        raw = np.array([[_dot(row, weights) for row in _split(rows)] for weights in self._weights]).reshape(len(self._weights), -1)
+        low, high, width = self.certificate.range.low, self.certificate.range.high, self.certificate.range.width
+        if self.certificate.output == "sigmoid":
+            from scipy.special import expit
+
+            raw = low + width * expit(raw)
+        scores: Floats = np.clip(raw, low, high)
+        return np.array([math.fsum(column) / len(column) for column in scores.T])
+
+
+def _split(rows: Any) -> list[tuple[NDArray[np.int32], Floats]]:
+    """Columns and values of every row of a CSR array."""
+    bounds = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+    return [(rows.indices[start:end], rows.data[start:end]) for start, end in bounds]
+
+
+def _dot(row: tuple[NDArray[np.int32], Floats], weights: Floats) -> float:
+    """w·φ, the exact sum of the rounded products, rounded once: its error does not grow with the number of features."""
+    columns, values = row
+    return math.fsum((values * weights[columns]).tolist())

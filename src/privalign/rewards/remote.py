@@ -61,7 +61,7 @@ class Server:
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     batch_size: int = 32
-    concurrency: int = 4
+    concurrency: int = 8
     timeout: float = 60.0
     max_characters: int | None = None
 

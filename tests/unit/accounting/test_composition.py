@@ -137,7 +137,7 @@ def test_mixed_events() -> None:
     """A composed event costs what its parts cost, and no less by any method."""
     release, rounds = GaussianRelease(TENTH, 0.5, 2.0**-34, 1e-15), RejectionRounds(TENTH, 0.05, 0.5, 3.0, 4)
     event = Composed((release, Free(), Composed((rounds,))))
-    both, first, second = (compose(part, 3, 1e-5) for part in (event, release, rounds))
+    both, first, second = (compose(part, 3, 1e-5, (2.0, 8.0)) for part in (event, release, rounds))
     for name, value in numbers(both).items():
         assert value >= max(numbers(first)[name], numbers(second)[name])
     assert both.basic == pytest.approx(first.basic + second.basic, rel=1e-12)

@@ -49,7 +49,7 @@ def test_rows_are_no_longer_than_the_norm(texts: list[tuple[str, str]], norm: fl
     rows = MAP.rows([prompt for prompt, _ in texts], [answer for _, answer in texts], norm)
     assert rows.shape == (len(texts), MAP.dimension)
     lengths = np.sqrt((rows.toarray() ** 2).sum(axis=1))
-    assert lengths == pytest.approx(min(norm, math.sqrt(1.25)), rel=1e-15)
+    assert lengths == pytest.approx(min(norm, math.sqrt(1.25)), rel=2.0**-29)
     assert (lengths <= norm * (1 + 2.0**-50)).all()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privalign.errors import InvalidFile
-from privalign.preferences.pairs import PreferencePair, read_pairs, write_pairs
+from privalign.preferences.pairs import PreferencePair, iterate_pairs, read_pairs, write_pairs
 
 LINE = json.dumps({"prompt": "p", "chosen": "c", "rejected": "r", "note": 1})
 PAIR = PreferencePair("p", "c", "r")
@@ -40,6 +40,11 @@ def test_accepted_forms(tmp_path: Path, content: str, name: str) -> None:
         (b'{"prompt": "p", "chosen": "c"}', 1, "'rejected' is missing"),
         (b'{"prompt": "p", "chosen": null, "rejected": "r"}', 1, "'chosen' is missing or not a string"),
         (b"\xff\xfe\x00\x01", None, "not UTF-8"),
+        (b'{"prompt": "p", "chosen": "c", "rejected": "c"}', 1, "the same"),
+        (b'{"prompt": 3, "chosen": "c", "rejected": "d"}', 1, "'prompt' is not a string"),
+        (b'{"chosen": "c", "rejected": "d"}', 1, "share no beginning"),
+        (b'{"prompt": "p", "chosen": "c", "rejected": "d", "annotator": 1.5}', 1, "'annotator' is neither"),
+        (b'{"prompt": "p", "chosen": "\\ud800", "rejected": "d"}', 1, "surrogate"),
     ],
 )
 def test_refusals_name_file_line_and_remedy(tmp_path: Path, content: bytes, line: int | None, says: str) -> None:
@@ -69,7 +74,31 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_pairs(tmp_path / "none.jsonl")
 
 
-@given(st.lists(st.builds(PreferencePair, *[st.text(st.characters(exclude_categories=["Cs"]))] * 3), min_size=1, max_size=5))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def test_conversations_with_a_common_beginning(tmp_path: Path) -> None:
+    start = "\n\nHuman: hi\n\nAssistant: hello\n\nHuman: more\n\nAssistant:"
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"chosen": start + " yes\n\nAssistant: b", "rejected": start + " no", "annotator": 7}))
+    assert read_pairs(path) == [PreferencePair(start, "yes\n\nAssistant: b", "no", "7")]
+
+
+def test_progress_is_a_share_of_the_file(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl.gz", [PAIR] * 5000)
+    shares: list[float] = []
+    assert sum(1 for _ in iterate_pairs(tmp_path / "pairs.jsonl.gz", shares.append)) == 5000
+    assert shares == sorted(shares)
+    assert all(0 < share <= 1 for share in shares)
+
+
+@given(
+    st.lists(
+        st.builds(PreferencePair, TEXT, TEXT, TEXT, st.none() | TEXT.filter(bool)).filter(lambda pair: pair.chosen != pair.rejected),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, pairs: list[PreferencePair]) -> None:
     path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl.gz"
     write_pairs(path, pairs)

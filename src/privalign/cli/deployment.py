@@ -1,0 +1,188 @@
+"""`init`, `config check` and `ask`: a deployment file from its first draft to a private answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.output import assumptions, print_facts, print_json, printable, replacing
+from privalign.errors import CheckFailed, InvalidFile, InvalidInput, PrivalignError
+
+if TYPE_CHECKING:
+    from privalign.config import Deployment, ModelSpec
+    from privalign.ledger import Ledger
+
+app = typer.Typer(help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
+
+ConfigFile = Annotated[Path, typer.Option("--config", help="Deployment file.", metavar="FILE")]
+DEFAULT_FILE = Path("privalign.toml")
+PUBLIC_PROMPT = "Say hello."
+
+TEMPLATE = """\
+# privalign deployment. `privalign config check` says what is wrong with it, `privalign ask` answers from it.
+# Secrets stand here only by reference: api_key = "env:NAME" or "file:PATH".
+
+[ledger]
+url = "sqlite:///privalign.db"            # several gateways: "postgresql+psycopg://user@host/database"
+
+[accounts.prefs]                          # one protected preference data set; its terms never change
+epsilon = 8.0                             # of all answers together
+delta = 1e-6
+rule = "renyi"                            # renyi | two-counter | fsrc | basic
+relation = "replace"                      # add-remove | replace | flip: what makes two data sets neighbours
+records_per_person = 1
+
+[policies.local]
+independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data
+kind = "llamacpp"                         # openai | transformers | llamacpp | recorded
+# llamacpp without a model is the embedded small one; with model = "model.gguf" any other
+# kind = "openai": base_url = "http://127.0.0.1:8000/v1", model = "...", api_key = "env:OPENAI_API_KEY"
+slots = 16                                # candidates decoded together
+context = 512                             # tokens of one candidate, the prompt included
+parameters = {{ max_tokens = 64, temperature = 1.0 }}
+
+[rewards.learned]
+kind = "head"                             # vllm-classify | vllm-score | vllm-pooling | sglang | tei | tei-rerank |
+certificate = "head.json"                 # transformers | head | ensemble
+# served rewards: base_url, model, range = [0.0, 1.0] and
+# sensitivity = "range" | {{ certificate = "c.json" }} | {{ declared = 0.01, reason = "..." }}
+
+[models.aligned]                          # what is asked for by name
+policy = "local"
+reward = "learned"
+account = "prefs"
+mechanism = {{ kind = "privbon", n = 16, epsilon = 0.5 }}     # noise for this ε a query; or scale = ...
+# mechanism = {{ kind = "privitp", n = 16, beta = 0.05, sigma_x = 0.5, sigma_z = 0.5 }}
+on_exhausted = "refuse"                   # or "base": answer from the base policy, free, and say so
+"""
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write.", metavar="[FILE]", show_default=False)] = DEFAULT_FILE,
+    independent: Annotated[
+        bool, typer.Option("--independent", help="Confirm that the policy does not depend on the protected data.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    if file.exists():
+        raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
+    with replacing(file) as out:
+        out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
+    if json:
+        print_json({"file": str(file)})
+    else:
+        typer.echo(f"wrote {file}; next: privalign config check {file}")
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Deployment file.", metavar="FILE", show_default=False)],
+    probe: Annotated[bool, typer.Option(help="Ask every policy and score with every reward, on a public text.")] = True,
+    json: options.Json = False,
+) -> None:
+    """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence."""
+    from privalign.config import load
+
+    try:
+        deployment = load(file)
+        if not deployment.models:
+            raise CheckFailed(f"{file}: no [models.*] table, so there is nothing to ask for; add one")
+        ledger = deployment.ledger()
+        models = [_model_facts(deployment, spec, ledger) for spec in deployment.models.values()]
+        if probe:
+            for spec in deployment.models.values():
+                asyncio.run(_probe(deployment, spec))
+    except PrivalignError as error:
+        if isinstance(error, InvalidFile) and error.path == str(file):
+            raise
+        raise CheckFailed(str(error)) from None
+    if json:
+        print_json({"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": models})
+        return
+    for facts in models:
+        typer.echo(f"{facts['name']}: {facts['guarantee']}")
+    typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
+
+
+def ask(
+    prompt: Annotated[str, typer.Argument(help="What to ask.", metavar="PROMPT", show_default=False)],
+    config: ConfigFile = DEFAULT_FILE,
+    model: Annotated[str | None, typer.Option("--model", help="Name of the model. Default: the only one.", show_default=False)] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the text word by word, as soon as it is released.")] = False,
+    json: options.Json = False,
+) -> None:
+    """One private answer, its price, and what remains of the budget."""
+    from privalign.config import load
+    from privalign.types import Request
+
+    deployment = load(config)
+    spec = deployment.model(model)
+    ledger = deployment.ledger()
+    (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
+    epsilon, delta = ledger.account(spec.account).remaining
+    document: dict[str, Any] = {
+        "text": release.text,
+        "privacy": {
+            "mechanism": release.mechanism,
+            "epsilon": release.epsilon,
+            "delta": release.delta,
+            "account": spec.account,
+            **assumptions(deployment.rewards[spec.reward].sensitivity),
+        },
+        "remaining": {"epsilon": epsilon, "delta": delta},
+    }
+    if json:
+        print_json(document)
+        return
+    text = printable(release.text)
+    if stream:
+        for word in text.split(" "):
+            typer.echo(word + " ", nl=False)
+        typer.echo()
+    else:
+        typer.echo(text)
+    typer.echo()
+    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": delta})
+
+
+async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
+    """A public prompt through the policy, a public text through the reward; no account is touched."""
+    from privalign.types import Request
+
+    await deployment.policies[spec.policy].make().draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+    await deployment.rewards[spec.reward].make().probe()
+
+
+def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dict[str, Any]:
+    from privalign.accounting import costs
+
+    sensitivity = deployment.rewards[spec.reward].sensitivity
+    account = ledger.account(spec.account)
+    event = spec.mechanism.event(sensitivity)
+    epsilon = costs.epsilon(event, spec.delta)
+    source = {"range": "the whole range, assuming nothing", "certificate": "certified", "declared": "declared by the operator"}
+    worst = account.rule.charge(event)
+    counters = ("epsilon", "delta", "rho", "rdp")
+    answers = min((getattr(account.limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
+    guarantee = (
+        f"{spec.mechanism.name}, ε ≤ {epsilon:.4g} an answer, Δ = {sensitivity.delta:.4g} ({source[sensitivity.source]}); "
+        f"account {account.name}, neighbours by {account.relation.value} of {account.records_per_person} record"
+        f"{'s' if account.records_per_person != 1 else ''} of a person. {account.guarantee} "
+        + ("Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all.")
+    )
+    return {
+        "name": spec.name,
+        "policy": spec.policy,
+        "reward": spec.reward,
+        "account": spec.account,
+        "mechanism": spec.mechanism.name,
+        "epsilon": epsilon,
+        "answers": answers,
+        **assumptions(sensitivity),
+        "guarantee": guarantee,
+    }

@@ -1,0 +1,433 @@
+"""`reward`: certified heads from preference data, what a certificate says, and public ranges for other reward models."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.output import print_facts, print_json, to_json
+from privalign.errors import InvalidFile, InvalidInput
+
+if TYPE_CHECKING:
+    from privalign.preferences.bradley_terry import Head, HeadSettings
+    from privalign.preferences.differences import Differences, Owners
+    from privalign.preferences.features import FeatureMap
+    from privalign.sensitivity import Certificate, Relation
+
+app = typer.Typer(help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
+
+_NAMES = {  # settings as the library names them: options
+    "regularisation": "--lambda",
+    "feature_norm": "--norm",
+    "tolerance": "--tolerance",
+    "records_per_person": "--records-per-person",
+    "output": "--output",
+    "shards": "--shards",
+    "release_epsilon": "--release-epsilon",
+    "release_delta": "--release-delta",
+    "public": "--public",
+    "out": "--out",
+    "features": "--features",
+}
+_DIAGNOSTICS_NOTICE = "not private: computed exactly from the protected preferences; for the operator only"
+
+
+@app.command()
+def fit(
+    prefs: Annotated[
+        Path,
+        typer.Argument(help="Preferences: JSONL, plain or gzip, with prompt, chosen, rejected.", metavar="PREFS", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The certificate; weights go beside it.", metavar="HEAD.json", show_default=False)],
+    relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
+    records_per_person: Annotated[
+        int, typer.Option("--records-per-person", help="Records of one person; more are refused where annotators are named.", min=1)
+    ] = 1,
+    clip_records: Annotated[
+        int | None,
+        typer.Option("--clip-records", help="Keep only so many records of a person, and certify for that.", min=1, show_default=False),
+    ] = None,
+    features: Annotated[
+        str, typer.Option("--features", help="hashed-ngrams, or a JSON object with the kind and its settings.", metavar="KIND|JSON")
+    ] = "hashed-ngrams",
+    regularisation: Annotated[
+        float | None, typer.Option("--lambda", help="Λ: the sensitivity falls as 1/Λ.", metavar="Λ", show_default=False)
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option("--public", help="Choose Λ on these public preferences instead.", metavar="FILE", show_default=False)
+    ] = None,
+    norm: Annotated[float, typer.Option("--norm", help="B: features are scaled down to this length.")] = 1.0,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="τ: the solve must reach a gradient this small.")] = 1e-3,
+    range: Annotated[str, typer.Option("--range", help="Public range LO,HI of the scores.", metavar="LO,HI")] = "0,1",
+    output: Annotated[str, typer.Option("--output", help="How w·φ gets into the range: sigmoid or clip.")] = "sigmoid",
+    shards: Annotated[int, typer.Option("--shards", help="Heads on disjoint shards, whose scores are averaged.", min=1)] = 1,
+    shard_by: Annotated[str, typer.Option("--shard-by", help="What decides a record's shard: pair or person.")] = "pair",
+    release_epsilon: Annotated[
+        float | None, typer.Option("--release-epsilon", help="Release the head itself with this ε.", show_default=False)
+    ] = None,
+    release_delta: Annotated[float | None, typer.Option("--release-delta", help="… and this δ.", show_default=False)] = None,
+    account: Annotated[str | None, typer.Option("--account", help="… paid once by this account.", metavar="A", show_default=False)] = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that compute features.", min=1)] = 2,
+    diagnostics: Annotated[
+        Path | None, typer.Option("--diagnostics", help="Write facts that are not private there.", metavar="FILE", show_default=False)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Fits a head to preferences and certifies how far one person can move its scores.
+
+    Prints the certificate, in which nothing is computed from the preferences. All settings must come from public knowledge.
+    """
+    from privalign.preferences.bradley_terry import fit as fit_heads
+
+    release = _release_options(release_epsilon, release_delta, account, shards)
+    _check_files(prefs, out, public)
+    with _renamed(), _bars() as bar:
+        map_ = _features(features)
+        public_facts: dict[str, Any] | None = None
+        if (regularisation is None) == (public is None):
+            raise InvalidInput("--lambda", "give either it, or --public to choose it on public preferences; never choose it on PREFS")
+        if public is not None:
+            regularisation, public_facts = _choose(
+                public, map_, relation, clip_records or records_per_person, norm, tolerance, bar("choosing Λ on public pairs")
+            )
+        assert regularisation is not None
+        settings = _settings(
+            map_, regularisation, relation, range, clip_records or records_per_person, norm, tolerance, output, shards, shard_by
+        )
+        if release is not None:
+            _check_account(ledger, release[2], settings)
+        differences, owners, facts = _read(prefs, settings, clip_records, records_per_person, workers, bar("reading"))
+        if release is None:
+            head = fit_heads(settings, differences, owners, bar("solving"))
+        else:
+            head = _released(settings, differences, release, ledger, bar("solving"))
+        if diagnostics is not None:
+            _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
+        certificate = head.save(out)
+    document = certificate.to_json() | ({} if public_facts is None else {"public": public_facts})
+    if json:
+        print_json(document)
+    else:
+        print_facts(f"certified: {out}", document)
+        typer.echo("\n".join(explain(certificate)))
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="A certificate.", metavar="HEAD.json", show_default=False)], json: options.Json = False
+) -> None:
+    """Checks a certificate and its weights, and says in words what it promises and what that rests on."""
+    from privalign.rewards.head import HeadReward
+    from privalign.secret import installation_key
+    from privalign.sensitivity import load_certificate
+
+    certificate = load_certificate(file, installation_key())
+    if certificate.features is not None:
+        HeadReward.load(file)  # refuses missing weights, which a certificate without a model behind it does not need
+    words = explain(certificate)
+    if json:
+        print_json(certificate.to_json() | {"explanation": words})
+    else:
+        print_facts(f"certificate {file}", certificate.to_json())
+        typer.echo("\n".join(words))
+
+
+@app.command("range")
+def public_range(
+    file: Annotated[Path, typer.Argument(help="Scored public candidates: JSONL or Parquet.", metavar="FILE", show_default=False)],
+    coverage: Annotated[float, typer.Option("--coverage", help="Share of the scores that the range holds.")] = 0.98,
+    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    json: options.Json = False,
+) -> None:
+    """The clip range of an unbounded reward model from its scores of public candidates, and the map that brings it to 0,1.
+
+    Write the result into the deployment file and keep it: a range from protected scores would void every guarantee.
+    """
+    import numpy as np
+
+    from privalign.policies.recorded import read_pools
+    from privalign.sensitivity import RewardRange
+
+    if not 0 < coverage <= 1:
+        raise InvalidInput("--coverage", f"{coverage:g} is not above 0 and at most 1")
+    scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
+    low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
+    chosen = RewardRange(low, high)
+    scale = 1 / chosen.width
+    lines = [
+        f"range = [{low!r}, {high!r}]",
+        "# or, mapped to 0,1:",
+        "range = [0.0, 1.0]",
+        f"scale = {scale!r}",
+        f"offset = {-low * scale!r}",
+    ]
+    facts = {"range": [low, high], "scale": scale, "offset": -low * scale, "coverage": coverage, "candidates": len(scores)}
+    if json:
+        print_json(facts)
+    else:
+        print_facts(f"public range from {file}", facts)
+        typer.echo("\nfor [rewards.NAME] of the deployment file:\n" + "\n".join(lines))
+
+
+def explain(certificate: Certificate) -> list[str]:
+    """The certificate in words, a sentence a line."""
+    count = certificate.records_per_person
+    records = "record" if count == 1 else f"{count} records"
+    change = {
+        "add-remove": f"adding one person's {records} to the data, or leaving out as many,",
+        "replace": f"exchanging one person's {records} for any others",
+        "flip": f"turning round the labels of one person's {records} (prompts and answers are public)",
+    }[certificate.relation.value]
+    sensitivity = certificate.to_sensitivity()
+    low, high = certificate.range.low, certificate.range.high
+    if certificate.released:
+        paid = certificate.released
+        return [
+            f"The weights themselves were released with ({paid['epsilon']:g}, {paid['delta']:g})-differential privacy,"
+            f" paid once by account {paid['account']}.",
+            f"The guarantee is about {change}, whatever is done with the head afterwards: every query is free.",
+        ]
+    lines = [
+        f"Scores lie in [{low:g}, {high:g}]; {change} moves no score by more than Δ = {sensitivity.delta!r},"
+        f" about {sensitivity.delta / sensitivity.width:.3%} of the range.",
+    ]
+    if certificate.kind == "declared":
+        return [*lines, f"Nobody proved this: it was declared, because: {certificate.reason}"]
+    if certificate.weight_bound is not None:
+        factor = {"add-remove": 2, "replace": 4, "flip": 2}[certificate.relation.value]
+        lines.append(
+            f"Why: features are scaled to length B = {certificate.feature_norm:g}, so a record changes the gradient by at most {factor}B;"
+            f" the objective is Λ-strongly convex, Λ = {certificate.regularisation:g}; the solve reached a gradient of"
+            f" τ = {certificate.tolerance:g}. Weights move by at most ({factor}·k·B + 2τ)/Λ = {certificate.weight_bound!r}, k = {count}."
+        )
+    if certificate.kind == "ensemble":
+        lines.append(f"It is the mean of {certificate.shards} models, of which one person's records reach few: {certificate.reason}.")
+    lines += [
+        "It holds as long as features, B, Λ, τ and the range were chosen without the protected preferences, the features' model was not"
+        " tuned on them,",
+        f"nobody owns more than {count} of the records, and nothing else computed from these preferences is released outside the account.",
+    ]
+    return lines
+
+
+def _features(text: str) -> FeatureMap:
+    import json
+
+    from privalign.preferences.features import feature_map
+
+    try:
+        return feature_map(json.loads(text) if text.lstrip().startswith("{") else {"kind": text})
+    except ValueError as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput("--features", "neither a kind of features nor a JSON object") from None
+
+
+def _settings(
+    features: FeatureMap,
+    regularisation: float,
+    relation: str,
+    range: str,
+    records: int,
+    norm: float,
+    tolerance: float,
+    output: str,
+    shards: int,
+    shard_by: str,
+) -> HeadSettings:
+    from privalign.preferences.bradley_terry import HeadSettings
+    from privalign.preferences.persons import ShardBy
+    from privalign.settings import parse
+
+    if shard_by not in list(ShardBy):
+        raise InvalidInput("--shard-by", f"{shard_by!r} is not one of {', '.join(ShardBy)}")
+    return HeadSettings(
+        features,
+        regularisation,
+        _relation(relation),
+        parse({"mechanism": "base", "range": range}).sensitivity.range,
+        records,
+        norm,
+        tolerance,
+        output,
+        shards,
+        ShardBy(shard_by),
+    )
+
+
+def _relation(name: str) -> Relation:
+    from privalign.sensitivity import Relation
+
+    if name not in list(Relation):
+        raise InvalidInput("--relation", f"{name!r} is not one of {', '.join(Relation)}")
+    return Relation(name)
+
+
+def _release_options(epsilon: float | None, delta: float | None, account: str | None, shards: int) -> tuple[float, float, str] | None:
+    if epsilon is None and delta is None and account is None:
+        return None
+    if epsilon is None or delta is None or account is None:
+        raise InvalidInput("--release-epsilon", "it, --release-delta and --account belong together; give all three")
+    if shards > 1:
+        raise InvalidInput("--shards", "a released head is one head; leave the shards out")
+    from privalign.preferences.release import release_scale
+
+    with _renamed():
+        release_scale(1.0, epsilon, delta)  # refuses what is out of range before a long fit
+    return epsilon, delta, account
+
+
+def _check_files(prefs: Path, out: Path, public: Path | None) -> None:
+    """Refuses, before anything is read, what could not be written in the end, and a public file that is the private one."""
+    import hashlib
+
+    if out.suffix != ".json":
+        raise InvalidInput("--out", f"{out} does not end in .json; the weights take the same name with .safetensors")
+    if not out.parent.is_dir():
+        raise InvalidInput("--out", f"{out.parent} is not a folder; make it first")
+    if public is not None:
+        digests = []
+        for path in (prefs, public):
+            try:
+                with path.open("rb") as file:
+                    digests.append(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give a file of preference pairs") from None
+        if digests[0] == digests[1]:
+            raise InvalidInput("--public", "the private preferences themselves; choosing Λ on them would void the certificate")
+
+
+def _choose(
+    public: Path, features: FeatureMap, relation: str, records: int, norm: float, tolerance: float, progress: Callable[[float], None]
+) -> tuple[float, dict[str, Any]]:
+    """Λ, and how it does on the public pairs it was chosen on: nothing of the private ones is in it."""
+    import dataclasses
+
+    from privalign.preferences.pairs import read_pairs
+    from privalign.preferences.tuning import choose_regularisation
+
+    pairs = read_pairs(public)
+    tuned = choose_regularisation(
+        pairs,
+        features,
+        relation=_relation(relation),
+        records_per_person=records,
+        feature_norm=norm,
+        tolerance=tolerance,
+        progress=progress,
+    )
+    return tuned.regularisation, {"pairs": len(pairs)} | dataclasses.asdict(tuned)
+
+
+def _read(
+    prefs: Path, settings: HeadSettings, clip: int | None, records: int, workers: int, progress: Callable[[float], None]
+) -> tuple[Differences, Owners, dict[str, Any]]:
+    """The differences of the records that stay, and whose they are."""
+    from privalign.preferences.differences import differences_of, with_annotators
+    from privalign.preferences.ngrams import HashedNgrams
+    from privalign.preferences.pairs import iterate_pairs
+    from privalign.preferences.persons import ShardBy, check_records, first_records
+    from privalign.secret import installation_key
+
+    required = clip is not None or records > 1 or (settings.shards > 1 and settings.shard_by is ShardBy.PERSON)
+    pairs, named = with_annotators(iterate_pairs(prefs, progress), required)
+    cheap = isinstance(settings.features, HashedNgrams)  # a model would be loaded in every process
+    differences, owners = differences_of(
+        pairs, settings.features, settings.feature_norm, key=installation_key(), workers=workers if cheap else 1
+    )
+    read = differences.records
+    if clip is not None:
+        kept = first_records(owners, clip)
+        differences, owners = differences.keep(kept), owners.keep(kept)
+    elif named:
+        check_records(owners, records)
+    return differences, owners, {"records_read": read, "records_kept": differences.records}
+
+
+def _check_account(url: str, name: str, settings: HeadSettings) -> None:
+    """Refuses, before a long fit, an account with other neighbours; what it can pay is asked when it pays."""
+    account = open_ledger(url).account(name)
+    if account.relation is not settings.relation or account.records_per_person > settings.records_per_person:
+        raise InvalidInput(
+            "--account",
+            f"{name} protects {account.records_per_person} records a person under {account.relation.value}; fit the head for these",
+        )
+
+
+def _released(
+    settings: HeadSettings, differences: Differences, release: tuple[float, float, str], url: str, progress: Callable[[float], None]
+) -> Head:
+    """Pays, then draws the noise: whatever happens afterwards, nothing was written that is not paid for."""
+    from privalign.ledger import Reservation
+    from privalign.preferences.bradley_terry import minimisers
+    from privalign.preferences.release import release_event, release_scale, released_head
+
+    epsilon, delta, account = release
+    scale = release_scale(settings.weight_bound, epsilon, delta)
+    weights = minimisers(settings, differences, progress=progress)
+    event = release_event(settings, scale)
+    ledger = open_ledger(url)
+    reservation = ledger.reserve(account, [event])
+    assert isinstance(reservation, Reservation)  # only a request with an idempotency key is answered otherwise
+    ledger.settle(reservation, [event])
+    return released_head(weights, settings, scale, epsilon=epsilon, delta=delta, account=account)
+
+
+def _accuracy(head: Head, differences: Differences) -> dict[str, Any]:
+    from privalign.preferences.tuning import pair_accuracy
+
+    heads = head.weights.reshape(-1, differences.dimension)
+    return {"training_accuracy": [pair_accuracy(weights, differences) for weights in heads]}
+
+
+def _write_diagnostics(path: Path, facts: dict[str, Any]) -> None:
+    import os
+
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(to_json({"notice": _DIAGNOSTICS_NOTICE} | facts) + "\n")
+    except OSError as error:
+        raise InvalidInput("--diagnostics", f"{path} cannot be written ({error.strerror}); give another file") from None
+
+
+@contextlib.contextmanager
+def _renamed() -> Iterator[None]:
+    """Errors about settings name the option that was typed."""
+    try:
+        yield
+    except InvalidFile:
+        raise
+    except InvalidInput as error:
+        if error.field not in _NAMES:
+            raise
+        raise InvalidInput(_NAMES[error.field], str(error).removeprefix(f"{error.field}: ")) from None
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str], Callable[[float], None]]]:
+    """Bars on stderr where that is a terminal, by shares of the work and never by counts of records; nothing of them stays."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+
+        def bar(title: str) -> Callable[[float], None]:
+            task = progress.add_task(title, total=1.0, start=False)
+
+            def update(share: float) -> None:
+                progress.start_task(task)
+                progress.update(task, completed=share)
+
+            return update
+
+        yield bar

@@ -1,0 +1,330 @@
+"""Certified heads on real judged answers: `python -m privalign.experiments.certified_rewards DATA [--json]`.
+
+DATA is a folder with `alpaca-judged/` and `hh-rlhf/`: AlpacaEval instructions with the outputs of 55 models, each with the
+probability (a judge's) that it beats a reference, and human preference pairs.
+
+Of the 300 training prompts, 60 count as public: Λ, the clip range and β are chosen on them. The other 240 give the
+protected pairs; one pair is one person's only record, and neighbours differ by one pair exchanged. Candidates are those of
+200 further prompts. Rewards are treated as public here: nothing that this prints is a private release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privalign.acceptance import default_tail
+from privalign.accounting import costs
+from privalign.accounting.calibration import calibrate
+from privalign.accounting.renyi import DEFAULT_ORDERS, renyi_to_epsilon
+from privalign.errors import InvalidFile
+from privalign.experiments import expectations
+from privalign.mechanisms.bon import BoN
+from privalign.mechanisms.privbon import PrivBoN
+from privalign.mechanisms.privitp import PrivITP
+from privalign.preferences.bradley_terry import HeadSettings, minimisers
+from privalign.preferences.differences import differences_of
+from privalign.preferences.ngrams import HashedNgrams
+from privalign.preferences.pairs import PreferencePair, read_pairs
+from privalign.preferences.release import release_scale
+from privalign.preferences.solver import minimise
+from privalign.preferences.tuning import Tuned, choose_regularisation, pair_accuracy
+from privalign.sensitivity import Relation, RewardRange, Sensitivity
+
+Floats = NDArray[np.float64]
+
+PUBLIC_PROMPTS: Final = 60
+PAIRS_PER_PROMPT: Final = 102  # of 240 prompts: 24,480 protected pairs
+FEATURES: Final = HashedNgrams()  # binary unigrams and the length
+LONG_WINDED: Final = HashedNgrams(weighting="counts")  # long answers get long features: easier to hack
+EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
+N: Final = 16
+SIZES: Final = (2, 4, 8, 16, 32, 50)
+DELTA: Final = 1e-6
+RELEASES: Final = (1.0, 4.0)
+REPLICATES: Final = 20  # random orders of each prompt's candidates
+ITP_REPLICATES: Final = 4
+STREAMS: Final = tuple(2**power for power in range(18))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A prompt with its answers and what the judge says of each, in [0, 1]."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    gold: tuple[float, ...]
+
+
+def read_judged(path: Path) -> list[Judged]:
+    """Judged prompts of a `.jsonl.gz` file in the format of scored candidates.
+
+    Raises:
+        InvalidFile: it cannot be read.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            records = [json.loads(line) for line in file]
+    except OSError as error:
+        raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give the folder of the judged data") from None
+    return [
+        Judged(
+            record["prompt"],
+            tuple(answer["text"] for answer in record["responses"]),
+            tuple(float(answer["is_correct"]) for answer in record["responses"]),
+        )
+        for record in records
+    ]
+
+
+def judged_pairs(prompts: Sequence[Judged], per_prompt: int | None, seed: int) -> Iterator[PreferencePair]:
+    """Preferences of an annotator who prefers what the judge prefers; equal answers and equal verdicts give no pair.
+
+    Args:
+        per_prompt: so many pairs of answers drawn at random, an answer in several of them; None: every answer in at most one.
+    """
+    chance = np.random.default_rng(seed)
+    for judged in prompts:
+        count = len(judged.answers)
+        if per_prompt is None:
+            drawn = chance.permutation(count)[: count // 2 * 2].reshape(-1, 2)
+        else:
+            drawn = chance.integers(count, size=(8 * per_prompt, 2))
+        pairs = [
+            PreferencePair(judged.prompt, judged.answers[best], judged.answers[worst])
+            for one, other in drawn.tolist()
+            for best, worst in [(one, other) if judged.gold[one] > judged.gold[other] else (other, one)]
+            if judged.gold[best] > judged.gold[worst] and judged.answers[best] != judged.answers[worst]
+        ]
+        yield from pairs[:per_prompt]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Weights with the settings they were fitted under, the pairs behind them, and what public pairs said."""
+
+    settings: HeadSettings
+    weights: Floats
+    records: int
+    tuned: Tuned
+
+    @property
+    def certified(self) -> Sensitivity:
+        """Δ of the certificate."""
+        return self.settings.certificate().to_sensitivity()
+
+
+def fit_certified(features: HashedNgrams, public: Sequence[Judged], private: Sequence[Judged], per_prompt: int | None) -> Fitted:
+    """A head on the private prompts' pairs; Λ and the range from as many pairs of the public prompts."""
+    protected = list(judged_pairs(private, per_prompt, seed=0))
+    many = None if per_prompt is None else per_prompt * len(private) // len(public)
+    shown = list(judged_pairs(public, many, seed=1))
+    choice = {"relation": Relation.REPLACE, "records_per_person": 1, "feature_norm": 1.0, "tolerance": 1e-3}
+    tuned = choose_regularisation(shown, features, **choice)  # type: ignore[arg-type]
+    rows, _ = differences_of(shown, features, 1.0, key=b"")
+    scores = np.concatenate(_scores(minimise(rows, tuned.regularisation, 1.0, 1e-3), features, public))
+    scores *= len(protected) / len(shown)  # scores grow with the number of records; under `replace` that number is public
+    settings = HeadSettings(features, tuned.regularisation, Relation.REPLACE, RewardRange(*np.quantile(scores, [0.01, 0.99]).tolist()))
+    differences, _ = differences_of(protected, features, 1.0, key=b"")
+    return Fitted(settings, minimisers(settings, differences), len(protected), tuned)
+
+
+def _scores(weights: Floats, features: HashedNgrams, prompts: Sequence[Judged]) -> list[Floats]:
+    return [features.rows([judged.prompt] * len(judged.answers), judged.answers, 1.0) @ weights for judged in prompts]
+
+
+class Pools:
+    """The candidates of all prompts in several random orders, with their scores in the range and their gold."""
+
+    def __init__(self, prompts: Sequence[Judged], scores: Sequence[Floats], range: RewardRange, replicates: int) -> None:
+        chance = np.random.default_rng(0)
+        self.width = range.width
+        self.pools: list[list[tuple[Floats, Floats]]] = []
+        for judged, raw in zip(prompts, scores, strict=True):
+            shifted = np.clip(raw, range.low, range.high) - range.low
+            orders = [chance.permutation(len(raw)) for _ in np.arange(replicates)]
+            self.pools.append([(shifted[order], np.array(judged.gold)[order]) for order in orders])
+
+    def gold(self, law: Callable[[Floats], Floats]) -> dict[str, float]:
+        """The mean gold of the released answer over prompts and orders, with its standard error over prompts."""
+        return _mean([np.mean([_expect(law(scores), gold) for scores, gold in orders]) for orders in self.pools])
+
+    def proxy(self, law: Callable[[Floats], Floats]) -> float:
+        """The mean score of the released answer."""
+        return float(np.mean([np.mean([_expect(law(scores), scores) for scores, _ in orders]) for orders in self.pools]))
+
+
+def _expect(law: Floats, values: Floats) -> float:
+    return float(law @ values[: len(law)])
+
+
+def _mean(values: Sequence[Any]) -> dict[str, float]:
+    return {"gold": float(np.mean(values)), "se": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
+
+
+def uniform(n: int) -> Callable[[Floats], Floats]:
+    """The base policy: any of the first n."""
+    return lambda scores: np.full(n, 1 / n)
+
+
+def privbon(n: int, scale: float) -> Callable[[Floats], Floats]:
+    """The law of PrivBoN."""
+    return lambda scores: expectations.privbon(PrivBoN(n, scale), scores)
+
+
+def compare(fitted: Fitted, prompts: Sequence[Judged]) -> dict[str, Any]:
+    """Gold at n = 16 of every mechanism and ε, with the certified Δ and with Δ = R."""
+    scores = _scores(fitted.weights, _map(fitted), prompts)
+    pools = Pools(prompts, scores, fitted.settings.range, REPLICATES)
+    few = Pools(prompts, scores, fitted.settings.range, ITP_REPLICATES)
+    rows = [
+        {"mechanism": "base", "epsilon": 0.0} | pools.gold(uniform(N)),
+        {"mechanism": "bon", "epsilon": None} | pools.gold(lambda scores: expectations.bon(BoN(N), scores)),
+    ]
+    for source, sensitivity in (("certified", fitted.certified), ("range", Sensitivity.of_range(fitted.settings.range))):
+        for epsilon in EPSILONS:
+            scale = calibrate(lambda scale, s=sensitivity: PrivBoN(N, scale).event(s), epsilon, DELTA, sensitivity)  # type: ignore[misc]
+            rows.append({"mechanism": "privbon", "sensitivity": source, "epsilon": epsilon, "scale": scale} | pools.gold(privbon(N, scale)))
+            beta = 0.05 * fitted.settings.range.width
+
+            def itp(scale: float, beta: float = beta) -> PrivITP:
+                return PrivITP(N, N, beta, scale, scale, default_tail(N))
+
+            scale = calibrate(lambda scale, s=sensitivity: itp(scale).event(s), epsilon, DELTA, sensitivity)  # type: ignore[misc]
+            law = few.gold(lambda scores, scale=scale: expectations.privitp(itp(scale), scores, fitted.settings.range.width))  # type: ignore[misc]
+            rows.append({"mechanism": "privitp", "sensitivity": source, "epsilon": epsilon, "scale": scale} | law)
+    certificate = fitted.settings.certificate()
+    return {
+        "features": certificate.features,
+        "records": fitted.records,
+        "unit": "one pair exchanged for any other",
+        "lambda": fitted.settings.regularisation,
+        "range": [fitted.settings.range.low, fitted.settings.range.high],
+        "sensitivity": certificate.sensitivity,
+        "sensitivity_of_range": certificate.sensitivity / fitted.settings.range.width,
+        "public_accuracy": fitted.tuned.accuracy,
+        "rows": rows,
+    }
+
+
+def _map(fitted: Fitted) -> HashedNgrams:
+    return HashedNgrams.from_description(fitted.settings.features.describe())
+
+
+def hacking(fitted: Fitted, prompts: Sequence[Judged]) -> list[dict[str, Any]]:
+    """Gold and score of the released answer as n grows: where gold falls and the score still rises, the reward is hacked."""
+    pools = Pools(prompts, _scores(fitted.weights, _map(fitted), prompts), fitted.settings.range, REPLICATES)
+    rows = []
+    for n in SIZES:
+        row: dict[str, Any] = {"n": n}
+        laws: dict[str, Callable[[Floats], Floats]] = {"bon": lambda scores, n=n: expectations.bon(BoN(n), scores)}  # type: ignore[misc]
+        for epsilon in (0.5, 1.0):
+            event = lambda scale, n=n: PrivBoN(n, scale).event(fitted.certified)  # noqa: E731
+            laws[f"privbon {epsilon:g}"] = privbon(n, calibrate(event, epsilon, DELTA, fitted.certified))
+        for name, law in laws.items():
+            row[name] = pools.gold(law) | {"score": pools.proxy(law)}
+        rows.append(row)
+    return rows
+
+
+def released(fitted: Fitted, prompts: Sequence[Judged], epsilon: float, draws: int = 20) -> dict[str, Any]:
+    """BoN with the DP-released head at a total ε, and from which number of queries it beats PrivBoN at the same total.
+
+    The noise is that of a seeded generator: this is an experiment on public data.
+    """
+    chance = np.random.default_rng(0)
+    settings = fitted.settings
+    scale = release_scale(settings.weight_bound, epsilon, DELTA)
+    wide = RewardRange(-1e9, 1e9)
+    outcomes = []
+    for _ in np.arange(draws):
+        noisy = fitted.weights + chance.normal(size=fitted.weights.shape) * scale
+        outcomes.append(Pools(prompts, _scores(noisy, _map(fitted), prompts), wide, 5).gold(lambda s: expectations.bon(BoN(N), s)))
+    gold = float(np.mean([outcome["gold"] for outcome in outcomes]))
+    pools = Pools(prompts, _scores(fitted.weights, _map(fitted), prompts), settings.range, 5)
+    streams = []
+    for queries in STREAMS:
+        stream = pools.gold(privbon(N, stream_scale(fitted.certified, epsilon, queries)))["gold"]
+        streams.append({"queries": queries, "gold": stream})
+        if stream < gold:
+            break
+    wins = next((row["queries"] for row in streams if row["gold"] < gold), None)
+    return {
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "noise": scale,
+        "bon": gold,
+        "spread": float(np.std([o["gold"] for o in outcomes])),
+        "wins_from_queries": wins,
+        "privbon_streams": streams,
+    }
+
+
+def stream_scale(sensitivity: Sensitivity, epsilon: float, queries: int) -> float:
+    """The least σ at which T answers of PrivBoN cost at most ε together: basic composition or the best Rényi order."""
+
+    def price(scale: float) -> float:
+        event = PrivBoN(N, scale).event(sensitivity)
+        renyi = (
+            renyi_to_epsilon(queries * cost, order, DELTA)
+            for cost, order in zip(costs.renyi(event, DEFAULT_ORDERS), DEFAULT_ORDERS, strict=True)
+        )
+        return min(queries * costs.epsilon(event, DELTA), *renyi)
+
+    low, high = sensitivity.delta * 1e-3, sensitivity.delta * 1e7
+    while high > low * (1 + 1e-4):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if price(middle) <= epsilon else (middle, high)
+    return high
+
+
+def held_out_accuracy(pairs: Sequence[PreferencePair], folds: int = 5) -> dict[str, Any]:
+    """The share of held-out human preferences that the head agrees with, by cross-validation, for several Λ."""
+    fold = np.random.default_rng(0).integers(folds, size=len(pairs))
+    differences, _ = differences_of(pairs, FEATURES, 1.0, key=b"")
+    table = {}
+    for regularisation in (1.0, 10.0, 100.0, 1000.0):
+        shares = [
+            pair_accuracy(minimise(differences.keep(fold != part), regularisation, 1.0, 1e-3), differences.keep(fold == part))
+            for part in np.arange(folds).tolist()
+        ]
+        table[f"{regularisation:g}"] = float(np.mean(shares))
+    return {"pairs": len(pairs), "accuracy_by_lambda": table}
+
+
+def report(data: Path) -> dict[str, Any]:
+    """Everything, as one document."""
+    training = read_judged(data / "alpaca-judged" / "train.jsonl.gz")
+    prompts = read_judged(data / "alpaca-judged" / "scored.jsonl.gz")
+    public, private = training[:PUBLIC_PROMPTS], training[PUBLIC_PROMPTS:]
+    many = fit_certified(FEATURES, public, private, PAIRS_PER_PROMPT)
+    once = fit_certified(FEATURES, public, private, None)
+    long_winded = fit_certified(LONG_WINDED, public, private, PAIRS_PER_PROMPT)
+    return {
+        "notice": "not a private release: rewards are treated as public, to show what a private release is worth",
+        "many_pairs": compare(many, prompts),
+        "each_answer_once": compare(once, prompts),
+        "hacking": {"unigrams": hacking(many, prompts), "counts": hacking(long_winded, prompts)},
+        "released": [released(many, prompts, epsilon) for epsilon in RELEASES],
+        "hh_rlhf": held_out_accuracy(read_pairs(data / "hh-rlhf" / "harmless-base-test.jsonl.gz")),
+    }
+
+
+def main() -> None:
+    """Prints the report as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    sys.stdout.write(json.dumps(report(parser.parse_args().data), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""`privalign reward` end to end: fit, show, range, releases against an account, and what is refused without a trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from privalign import cli
+from privalign.preferences.pairs import PreferencePair, write_pairs
+from privalign.rewards.head import HeadReward
+
+COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()"]
+SMALL = '{"kind": "hashed-ngrams", "bits": 8}'
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(exit.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def preferences(count: int, people: int | None = None, seed: int = 0) -> list[PreferencePair]:
+    """Whoever says "good" more often is preferred."""
+    chance = np.random.default_rng(seed)
+    pairs = []
+    for number in range(count):
+        texts = sorted(
+            (" ".join(chance.choice(["good", "bad", "plain", "long", "short"], 8)) + f" {side}" for side in "ab"),
+            key=lambda text: text.count("good"),
+        )
+        annotator = None if people is None else f"person {number % people}"
+        pairs.append(PreferencePair(f"prompt {number}", texts[1], texts[0], annotator))
+    return pairs
+
+
+@pytest.fixture
+def prefs(tmp_path: Path) -> Path:
+    write_pairs(tmp_path / "prefs.jsonl.gz", preferences(300))
+    return tmp_path / "prefs.jsonl.gz"
+
+
+def fit(run: Run, prefs: Path, *options: object, out: str = "head.json") -> Any:
+    code, printed, error = run("reward", "fit", prefs, "--features", SMALL, "--out", out, "--workers", 1, "--json", *options)
+    assert (code, error) == (0, "")
+    return json.loads(printed)
+
+
+def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
+    """Refused with one line, and nothing new is written."""
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    got, out, error = run(*arguments)
+    after = {
+        path: path.read_bytes() for path in Path().rglob("*") if path.is_file() and "secret" not in path.name and ".db" not in path.name
+    }
+    assert (got, out, error.count("\n")) == (code, "", 1), error
+    assert says in error
+    assert set(after) <= set(before)
+
+
+def test_fit_prints_the_certificate_that_it_writes_and_show_explains_it(run: Run, prefs: Path) -> None:
+    printed = fit(run, prefs, "--lambda", 10)
+    assert printed == json.loads(Path("head.json").read_text())
+    assert (printed["relation"], printed["records_per_person"], printed["output"], printed["range"]) == (
+        "replace",
+        1,
+        "sigmoid",
+        [0.0, 1.0],
+    )
+    assert 0.1 < printed["sensitivity"] < 0.1001  # R/4 · (4 + 2τ)/Λ
+    code, shown, error = run("reward", "show", "head.json", "--json")
+    assert (code, error) == (0, "")
+    document = json.loads(shown)
+    words = " ".join(document.pop("explanation"))
+    assert document == printed
+    assert repr(printed["sensitivity"]) in words
+    assert "exchanging one person's record" in words
+    reward = HeadReward.load(Path("head.json"))
+    scores = reward.score("any", ["good good good", "bad bad bad"])
+    assert scores[0] > scores[1]
+
+
+def test_nothing_printed_depends_on_the_preferences(run: Run, prefs: Path, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "other.jsonl.gz", preferences(40, seed=5))
+    documents = [fit(run, file, "--lambda", 10) for file in (prefs, tmp_path / "other.jsonl.gz")]
+    for document in documents:
+        del document["mac"]
+    assert documents[0] == documents[1]
+    for file in (prefs, tmp_path / "other.jsonl.gz"):
+        code, out, error = run("reward", "fit", file, "--features", SMALL, "--lambda", 10, "--out", "head.json", "--workers", 1)
+        assert (code, error) == (0, "")
+        before, _, after = out.partition("mac ")  # an HMAC under the installation's key tells nothing to who has not the key
+        documents.append([before, after[after.index("Scores lie") :]])
+    assert documents[2] == documents[3]
+
+
+def test_diagnostics_go_to_a_file_of_the_operator_only(run: Run, prefs: Path) -> None:
+    printed = fit(run, prefs, "--lambda", 10, "--diagnostics", "facts.json")
+    facts = json.loads(Path("facts.json").read_text())
+    assert next(iter(facts)) == "notice"
+    assert facts["notice"].startswith("not private")
+    assert facts["records_read"] == facts["records_kept"] == 300
+    assert Path("facts.json").stat().st_mode & 0o777 == 0o600
+    assert "accuracy" not in json.dumps(printed)
+
+
+def test_records_of_a_person_are_enforced_or_dropped(run: Run, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "p.jsonl.gz", preferences(90, people=20))
+    common = ("reward", "fit", "p.jsonl.gz", "--features", SMALL, "--lambda", 10, "--out", "head.json", "--workers", 1)
+    refused(run, *common, says="--records-per-person: somebody has more than 1")
+    refused(run, *common, "--records-per-person", 4, says="somebody has more than 4")
+    assert fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10, "--records-per-person", 5)["records_per_person"] == 5
+    clipped = fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10, "--clip-records", 2, "--diagnostics", "facts.json")
+    assert clipped["records_per_person"] == 2
+    assert json.loads(Path("facts.json").read_text())["records_kept"] == 40
+
+
+def test_the_order_of_lines_and_the_number_of_workers_do_not_matter(run: Run, tmp_path: Path) -> None:
+    pairs = preferences(90, people=20)
+    write_pairs(tmp_path / "p.jsonl.gz", pairs)
+    write_pairs(tmp_path / "q.jsonl.gz", pairs[::-1])
+    fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10, "--clip-records", 2, "--tolerance", 1e-8)
+    fit(run, tmp_path / "q.jsonl.gz", "--lambda", 10, "--clip-records", 2, "--tolerance", 1e-8, "--workers", 2, out="other.json")
+    one, other = (load(Path(name).read_bytes())["weights"] for name in ("head.safetensors", "other.safetensors"))
+    assert np.linalg.norm(one - other) <= 2e-9
+
+
+def test_lambda_is_chosen_on_public_preferences_only(run: Run, prefs: Path, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "public.jsonl.gz", preferences(200, seed=9))
+    printed = fit(run, prefs, "--public", "public.jsonl.gz")
+    assert printed["public"]["regularisation"] == printed["regularisation"]
+    assert printed["public"]["accuracy"] > 0.6
+    assert printed["public"]["private_accuracy"] > 0.5
+    (tmp_path / "copy.jsonl.gz").write_bytes(prefs.read_bytes())
+    common = ("reward", "fit", prefs, "--features", SMALL, "--out", "new.json")
+    refused(run, *common, "--public", "copy.jsonl.gz", says="--public: the private preferences themselves")
+    refused(run, *common, says="--lambda: give either it, or --public")
+    refused(run, *common, "--lambda", 3, "--public", "public.jsonl.gz", says="--lambda: give either")
+
+
+@pytest.mark.parametrize("by", ["pair", "person"])
+def test_an_ensemble_of_disjoint_shards(run: Run, tmp_path: Path, by: str) -> None:
+    write_pairs(tmp_path / "p.jsonl.gz", preferences(300, people=300))
+    one = fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10)
+    printed = fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10, "--shards", 5, "--shard-by", by)
+    assert (printed["kind"], printed["shards"]) == ("ensemble", 5)
+    assert one["sensitivity"] / 5 < printed["sensitivity"] < one["sensitivity"] / 5 * 1.001
+    reward = HeadReward.load(Path("head.json"))
+    scores = reward.score("any", ["good good good", "bad bad bad"])
+    assert scores[0] > scores[1]
+    code, shown, _ = run("reward", "show", "head.json")
+    assert code == 0
+    assert "mean of 5" in shown
+
+
+def test_a_release_is_paid_once_before_anything_is_written(run: Run, prefs: Path) -> None:
+    assert run("account", "create", "prefs", "--epsilon", 3, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)[0] == 0
+    release = ("--lambda", 10, "--release-epsilon", 1, "--release-delta", 1e-6, "--account", "prefs")
+    printed = fit(run, prefs, *release)
+    assert printed["released"]["account"] == "prefs"
+    assert printed["sensitivity"] == 1.0  # of the range: for whoever does not know that the scores are public
+    reward = HeadReward.load(Path("head.json"))
+    assert reward.sensitivity.public
+    noise = load(Path("head.safetensors").read_bytes())["weights"]
+    assert 0.5 < noise.std() / printed["released"]["scale"] < 2
+    account = json.loads(run("account", "show", "prefs", "--json")[1])
+    assert account["queries"]["settled"] == 1
+    assert 1 - 1e-6 <= account["spent"]["epsilon"] <= 1
+    assert account["spent"]["delta"] == pytest.approx(1e-6)
+    again = fit(run, prefs, *release, out="second.json")  # another release is another debit and other noise
+    assert again["released"] == printed["released"]
+    assert (load(Path("second.safetensors").read_bytes())["weights"] != noise).any()
+    fit(run, prefs, *release, out="third.json")
+    common = ("reward", "fit", prefs, "--features", SMALL, "--workers", 1, "--out", "fourth.json")
+    refused(run, *common, *release, says="budget exhausted", code=3)
+    refused(run, *common, *release[:-2], says="--release-epsilon: it, --release-delta and --account")
+    refused(run, *common, *release, "--shards", 3, says="--shards: a released head is one head")
+    refused(run, *common, *release, "--relation", "flip", says="--account: prefs protects 1 records a person under replace")
+    refused(run, *common, *release[:3], 0, *release[4:], says="--release-epsilon: 0.0 is not")
+    words = run("reward", "show", "head.json")[1]
+    assert "every query is free" in " ".join(words.split())
+
+
+LINE = json.dumps({"prompt": "p", "chosen": "c", "rejected": "r"})
+TRUNCATED = gzip.compress((LINE + "\n").encode() * 1000)[:-20]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (b"", (), "no preference pair"),
+        (LINE.replace('"r"', '"c"').encode(), (), "line 1: 'chosen' and 'rejected' are the same"),
+        (b"\xff\xfe" + LINE.encode(), (), "not UTF-8"),
+        (LINE.encode(), ("--records-per-person", 2), "annotator: missing in record 1"),
+        (LINE.encode(), ("--clip-records", 2), "annotator: missing in record 1"),
+        (LINE.encode(), ("--shards", 2, "--shard-by", "person"), "annotator: missing"),
+        (LINE.encode(), ("--lambda", 0), "--lambda: 0.0 is not a finite number above 0"),
+        (LINE.encode(), ("--lambda", "nan"), "--lambda: nan"),
+        (LINE.encode(), ("--norm", -1), "--norm: -1.0"),
+        (LINE.encode(), ("--tolerance", 1e-30), "--tolerance: the solve does not reach"),
+        (LINE.encode(), ("--relation", "swap"), "--relation: 'swap' is not one of"),
+        (LINE.encode(), ("--shard-by", "day"), "--shard-by: 'day' is not one of"),
+        (LINE.encode(), ("--output", "tanh"), "--output: 'tanh' is not one of"),
+        (LINE.encode(), ("--range", "3,1"), "range: 3,1 is empty"),
+        (LINE.encode(), ("--features", "{"), "--features: neither a kind"),
+        (LINE.encode(), ("--features", "learned"), "features"),
+        (LINE.encode(), ("--features", '{"kind": "hashed-ngrams", "words": 3}'), "no setting 'words'"),
+        (LINE.encode(), ("--features", '{"kind": "hashed-ngrams", "length": NaN}'), "length nan is not"),
+        (LINE.encode(), ("--out", "nowhere/head.json"), "--out: nowhere is not a folder"),
+        (LINE.encode(), ("--out", "head.bin"), "--out: head.bin does not end in .json"),
+        (LINE.encode(), ("--account", "a"), "--release-epsilon: it, --release-delta and --account"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(run: Run, content: bytes, options: Sequence[object], says: str) -> None:
+    Path("prefs.jsonl").write_bytes(content)
+    arguments = {"--features": SMALL, "--lambda": 1, "--out": "head.json", "--workers": 1} | dict(
+        zip(options[::2], options[1::2], strict=True)
+    )
+    refused(run, "reward", "fit", "prefs.jsonl", *(part for pair in arguments.items() for part in pair), says=says)
+
+
+def test_a_bad_line_is_found_with_several_workers_too(run: Run) -> None:
+    Path("prefs.jsonl").write_text((LINE + "\n") * 5000 + "{")
+    refused(run, "reward", "fit", "prefs.jsonl", "--lambda", 1, "--features", SMALL, "--out", "head.json", says="line 5001: not JSON")
+
+
+def test_tampered_weights_and_certificates_are_refused(run: Run, prefs: Path) -> None:
+    fit(run, prefs, "--lambda", 10)
+    weights = load(Path("head.safetensors").read_bytes())["weights"]
+    original = Path("head.safetensors").read_bytes()
+    Path("head.safetensors").write_bytes(save({"weights": weights + 1}))
+    refused(run, "reward", "show", "head.json", says="signature")
+    Path("head.safetensors").write_bytes(original)
+    document = json.loads(Path("head.json").read_text())
+    Path("head.json").write_text(json.dumps(document | {"sensitivity": 1e-9}))
+    refused(run, "reward", "show", "head.json", says="signature")
+
+
+def test_an_interrupted_run_leaves_nothing_and_starts_again(run: Run, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "p.jsonl.gz", preferences(30_000))
+    command = [*COMMAND, "reward", "fit", "p.jsonl.gz", "--lambda", "10", "--out", "head.json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert (out, error) == ("", "privalign: interrupted\n")
+    assert not list(tmp_path.glob("*head*"))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10)["kind"] == "head"
+
+
+def test_a_public_range_holds_the_asked_share(run: Run) -> None:
+    responses = [{"text": str(number), "is_correct": 0, "proxy_reward": number / 100} for number in range(101)]
+    Path("scored.jsonl").write_text(json.dumps({"prompt": "p", "gt_answer": "", "responses": responses}))
+    code, out, error = run("reward", "range", "scored.jsonl", "--coverage", 0.9, "--json")
+    assert (code, error) == (0, "")
+    facts = json.loads(out)
+    assert facts["range"] == pytest.approx([0.05, 0.95])
+    assert 0.05 * facts["scale"] + facts["offset"] == pytest.approx(0)
+    assert 0.95 * facts["scale"] + facts["offset"] == pytest.approx(1)
+    refused(run, "reward", "range", "scored.jsonl", "--coverage", 0, says="--coverage: 0 is not")
+    refused(run, "reward", "range", "none.jsonl", says="none.jsonl")
