@@ -20,11 +20,11 @@ import numpy as np
 
 from privalign.accounting import costs
 from privalign.errors import BackendFailed, BudgetBusy, BudgetExhausted, InvalidInput, LeaseExpired, PrivalignError
-from privalign.events import Composed, Event, RejectionRounds
+from privalign.events import Composed, Event, Free, RejectionRounds
 from privalign.ledger import IdempotencyKey, Ledger, Pending, Replay, Reservation
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.privitp import PrivITP, PrivITPPhase2
-from privalign.mechanisms.protocol import Mechanism, Selection
+from privalign.mechanisms.protocol import Mechanism, Selection, event_of
 from privalign.policies.protocol import Policy
 from privalign.randomness import Randomness, SecureRandomness
 from privalign.rewards.protocol import Reward, ScorerUntouched
@@ -135,7 +135,7 @@ class Aligner:
             await self._model.reward.probe()
             self._scorer_suspect = False
         mechanism = self._mechanism(request)
-        events = [mechanism.event(self._model.reward.sensitivity)] * n
+        events = [event_of(mechanism, self._model.reward.sensitivity)] * n
         try:
             outcome = await self._reserve(events, idempotency, api_key)
         except BudgetBusy:
@@ -199,7 +199,7 @@ class Aligner:
             chosen = [task.result() for task in tasks]
             releases = [self._release(candidate, selection, mechanism) for candidate, selection in chosen]
             stored = {"answers": [_stored(release) for release in releases]}
-            await asyncio.to_thread(self._ledger.settle, reservation, [selection.realised for _, selection in chosen], stored)
+            await asyncio.to_thread(self._ledger.settle, reservation, self._realised(chosen), stored)
         except BaseException as failure:
             touched = any(query.touched for query in queries)
             self._scorer_suspect |= any(query.scorer_failed for query in queries)
@@ -210,6 +210,11 @@ class Aligner:
         if self._model.reuse_threshold:
             self._remember(request, chosen[0][1].realised)
         return releases
+
+    def _realised(self, chosen: list[tuple[Candidate, Selection]]) -> list[Event]:
+        """The outcomes to settle by; nothing to tell where the rewards are public."""
+        public = self._model.reward.sensitivity.public
+        return [Free() if public else selection.realised for _, selection in chosen]
 
     async def _keep_alive(self, reservation: Reservation) -> None:
         while True:
@@ -231,7 +236,7 @@ class Aligner:
         return [Release(candidate.text, index, False, Base.name, 0.0, 0.0) for index, candidate in enumerate(candidates)]
 
     def _release(self, candidate: Candidate, selection: Selection, mechanism: Mechanism) -> Release:
-        worst = mechanism.event(self._model.reward.sensitivity)
+        worst = event_of(mechanism, self._model.reward.sensitivity)
         delta = self._model.delta if costs.count_releases(worst) else 0.0
         return Release(candidate.text, selection.index, selection.fallback, mechanism.name, costs.epsilon(worst, self._model.delta), delta)
 

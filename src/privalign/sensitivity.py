@@ -1,6 +1,6 @@
 """How far one person's data can move a score: Δ, the neighbouring relation it holds for, and where it comes from.
 
-Mathematics: section 7 of the explanation page on sensitivity. A score is clipped to a public range [low, high]; its
+A score is clipped to a public range [low, high]; its
 sensitivity is Δ = sup |r_D(x, y) − r_D′(x, y)| over prompts, answers and neighbouring data sets D ~ D′.
 """
 

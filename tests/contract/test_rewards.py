@@ -31,10 +31,11 @@ from privalign.errors import BackendFailed
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.preferences.persons import ShardBy
 from privalign.rewards import remote
 from privalign.rewards.certified_head import CertifiedHeadReward
 from privalign.rewards.conversation import ChatTemplate
-from privalign.rewards.ensemble import EnsembleReward, Sharding, disjoint_shards
+from privalign.rewards.ensemble import EnsembleReward, disjoint_shards
 from privalign.rewards.function import FunctionReward
 from privalign.rewards.head import HeadReward
 from privalign.rewards.protocol import Reward, ScorerUntouched
@@ -501,7 +502,7 @@ def ensemble() -> EnsembleReward:
 
     members = [member(shift) for shift in (-0.5, 0.0, 0.75)]
     sensitivity = disjoint_shards(
-        [one.sensitivity for one in members], sharding=Sharding.BY_PERSON, relation=Relation.REPLACE, records_per_person=3, reason="a test"
+        [one.sensitivity for one in members], sharding=ShardBy.PERSON, relation=Relation.REPLACE, records_per_person=3, reason="a test"
     )
     return EnsembleReward(members, sensitivity, name="three")
 

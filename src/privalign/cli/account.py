@@ -29,7 +29,7 @@ def create(
         float | None, typer.Option("--delta-per-query", help="δ_q of basic and fsrc. Default δ/10⁴.", show_default=False)
     ] = None,
     relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
-    records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.")] = 1,
+    records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.", min=1)] = 1,
     mechanism: Annotated[
         str | None, typer.Option("--mechanism", help="Choose the order of renyi that answers most of its queries.", show_default=False)
     ] = None,
@@ -76,6 +76,8 @@ def create(
         settings = parse({"mechanism": mechanism, **served})
         event = settings.build().event(settings.sensitivity)
     made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
+    if event is not None:
+        made.charge(event)  # refuses what no account can pay for
     account = open_ledger(ledger, must_exist=False).create_account(name, made, relation=neighbours, records_per_person=records_per_person)
     _show(account_document(account), json)
 

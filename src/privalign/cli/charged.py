@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privalign.aligner import Aligner, Performance, ServedModel
 from privalign.errors import BudgetExhausted
 from privalign.ledger import IdempotencyKey, Ledger
+from privalign.mechanisms.protocol import event_of
 from privalign.policies.recorded import DrawOrder, Pool, RecordedPolicy
 from privalign.rewards.recorded import RecordedReward
 from privalign.secret import installation_key
@@ -56,7 +57,7 @@ class ChargedRun:
         self._ledger = ledger
         self._mechanism, self._sensitivity, self._noise = mechanism, sensitivity, noise
         self._order, self._delta = order, delta
-        ledger.account(account).rule.charge(mechanism.event(sensitivity))  # refuses what no account can pay for
+        ledger.account(account).rule.charge(event_of(mechanism, sensitivity))  # refuses what no account can pay for
         self._before = ledger.account(account).spent
         body = json.dumps(settings, sort_keys=True, default=str).encode()
         self._key = hmac.digest(installation_key(), hashlib.sha256(_digest(file) + body).digest(), "sha256")

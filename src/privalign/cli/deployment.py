@@ -154,18 +154,27 @@ async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
     """A public prompt through the policy, a public text through the reward; no account is touched."""
     from privalign.types import Request
 
-    await deployment.policies[spec.policy].make().draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+    policy = deployment.policies[spec.policy]
+    built = policy.make()
+    if policy.kind != "recorded":  # it answers the recorded prompts only, and has just been read
+        await built.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
     await deployment.rewards[spec.reward].make().probe()
 
 
 def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dict[str, Any]:
     from privalign.accounting import costs
+    from privalign.mechanisms.protocol import event_of
 
     sensitivity = deployment.rewards[spec.reward].sensitivity
     account = ledger.account(spec.account)
-    event = spec.mechanism.event(sensitivity)
+    event = event_of(spec.mechanism, sensitivity)
     epsilon = costs.epsilon(event, spec.delta)
-    source = {"range": "the whole range, assuming nothing", "certificate": "certified", "declared": "declared by the operator"}
+    source = {
+        "range": "the whole range, assuming nothing",
+        "certificate": "certified",
+        "declared": "declared by the operator",
+        "released": "public: the head was released under differential privacy",
+    }
     worst = account.rule.charge(event)
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(account.limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)

@@ -83,8 +83,8 @@ def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
+    for number, name in enumerate(names):
+        table.add_column(name, overflow="fold", no_wrap=number == 0)  # the name or id, to be copied
     for row in rows:
         table.add_row(*(shown(value) for value in row))
     Console(markup=False, emoji=False).print(table)

@@ -13,6 +13,8 @@ from privalign.cli.output import assumptions, print_facts, print_json, to_json, 
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
 
+PUBLIC = "free: the head was released under differential privacy, so its rewards are public"
+
 
 def epsilon(
     mechanism: options.Mechanism,
@@ -68,6 +70,8 @@ def priced(settings: Settings) -> dict[str, Any]:
     from privalign.accounting.composition import compose
 
     mechanism = settings.build()
+    if settings.sensitivity.public:
+        return {"mechanism": settings.mechanism, **assumptions(settings.sensitivity), "epsilon": 0.0, "slack": 0.0, "guarantee": PUBLIC}
     facts: dict[str, Any] = {"mechanism": settings.mechanism, **assumptions(settings.sensitivity)}
     if settings.mechanism != "privitp":
         for name in ("threshold", "halt", "orders"):
@@ -104,6 +108,8 @@ def calibrated(settings: Settings) -> dict[str, Any]:
 
     if settings.epsilon is None:
         raise InvalidInput("--epsilon", "missing; give the ε that one query may cost")
+    if settings.sensitivity.public:
+        raise InvalidInput("--certificate", f"nothing to calibrate; {PUBLIC}")
     settings.with_noise(settings.sensitivity.width)  # refuses what cannot be calibrated before any search
     scale = settings.calibrated(settings.epsilon)
     achieved = costs.epsilon(settings.with_noise(scale).event(settings.sensitivity), settings.delta)

@@ -87,7 +87,7 @@ def fit(
     from privalign.preferences.bradley_terry import fit as fit_heads
 
     release = _release_options(release_epsilon, release_delta, account, shards)
-    _check_files(prefs, out, public)
+    _check_files(prefs, out, public, diagnostics)
     with _renamed(), _bars() as bar:
         map_ = _features(features)
         public_facts: dict[str, Any] | None = None
@@ -108,9 +108,9 @@ def fit(
             head = fit_heads(settings, differences, owners, bar("solving"))
         else:
             head = _released(settings, differences, release, ledger, bar("solving"))
+        certificate = head.save(out)
         if diagnostics is not None:
             _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
-        certificate = head.save(out)
     document = certificate.to_json() | ({} if public_facts is None else {"public": public_facts})
     if json:
         print_json(document)
@@ -208,7 +208,10 @@ def explain(certificate: Certificate) -> list[str]:
             f" τ = {certificate.tolerance:g}. Weights move by at most ({factor}·k·B + 2τ)/Λ = {certificate.weight_bound!r}, k = {count}."
         )
     if certificate.kind == "ensemble":
-        lines.append(f"It is the mean of {certificate.shards} models, of which one person's records reach few: {certificate.reason}.")
+        lines.append(
+            f"It is the mean of {certificate.shards} heads on disjoint shards: together they move by no more than one head fitted to"
+            " everything, tolerances apart, hence their mean by that share of it."
+        )
     lines += [
         "It holds as long as features, B, Λ, τ and the range were chosen without the protected preferences, the features' model was not"
         " tuned on them,",
@@ -284,14 +287,17 @@ def _release_options(epsilon: float | None, delta: float | None, account: str | 
     return epsilon, delta, account
 
 
-def _check_files(prefs: Path, out: Path, public: Path | None) -> None:
+def _check_files(prefs: Path, out: Path, public: Path | None, diagnostics: Path | None) -> None:
     """Refuses, before anything is read, what could not be written in the end, and a public file that is the private one."""
     import hashlib
 
     if out.suffix != ".json":
         raise InvalidInput("--out", f"{out} does not end in .json; the weights take the same name with .safetensors")
-    if not out.parent.is_dir():
-        raise InvalidInput("--out", f"{out.parent} is not a folder; make it first")
+    for option, path in (("--out", out), ("--diagnostics", diagnostics)):
+        if path is not None and not path.parent.is_dir():
+            raise InvalidInput(option, f"{path.parent} is not a folder; make it first")
+        if path is not None and path.resolve() in {prefs.resolve(), None if public is None else public.resolve()}:
+            raise InvalidInput(option, f"{path} is a file to read; give another name")
     if public is not None:
         digests = []
         for path in (prefs, public):

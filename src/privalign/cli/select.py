@@ -165,6 +165,7 @@ class Selector:
             InvalidInput: a setting is missing or out of range.
         """
         from privalign.accounting import costs
+        from privalign.mechanisms.protocol import event_of
         from privalign.policies.recorded import DrawOrder
         from privalign.randomness import SecureRandomness, SeededRandomness
 
@@ -174,7 +175,7 @@ class Selector:
             raise InvalidInput("--draw", f"{draw!r} is not one of {', '.join(DrawOrder)}") from None
         noise = SecureRandomness() if seed is None else SeededRandomness(seed)
         mechanism = settings.build()
-        event = mechanism.event(settings.sensitivity)
+        event = event_of(mechanism, settings.sensitivity)
         epsilon = costs.epsilon(event, settings.delta)
         notice = None
         if not noise.private:

@@ -20,7 +20,7 @@ from privalign.errors import InvalidFile, InvalidInput
 from privalign.events import Event
 from privalign.ledger import Account, Ledger, UnknownAccount
 from privalign.ledger.terms import Terms
-from privalign.mechanisms.protocol import Mechanism
+from privalign.mechanisms.protocol import Mechanism, event_of
 from privalign.secret import installation_key
 from privalign.sensitivity import Relation, Sensitivity
 from privalign.settings import parse
@@ -194,7 +194,7 @@ def _ledger_url(table: Table) -> str:
         parts = make_url(url)
     except (ArgumentError, ValueError):
         raise table.wrong("url", "not a database URL; give sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE") from None
-    if parts.password is not None or "password" in parts.query:
+    if parts.password or "password" in parts.query:
         raise table.wrong("url", "holds a password; keep the URL elsewhere and write env:NAME or file:PATH")
     if parts.get_backend_name() == "sqlite" and parts.database and parts.database != ":memory:":
         url = parts.set(database=str(table.file.parent / parts.database)).render_as_string()
@@ -206,8 +206,9 @@ def _ledger_url(table: Table) -> str:
 def _account(table: Table) -> AccountTerms:
     rule = table.choice("rule", ("basic", "fsrc", "two-counter", "renyi"), "renyi")
     parameters = {name: table.number(name, None) for name in ("order", "rho", "delta_per_query")}
+    epsilon, delta = table.number("epsilon"), table.number("delta")
     with table.naming("rule"):
-        made = make_rule(rule, table.number("epsilon"), table.number("delta"), **parameters)
+        made = make_rule(rule, epsilon, delta, **parameters)
     relation = Relation(table.choice("relation", tuple(item.value for item in Relation), "replace"))
     records = table.whole("records_per_person", 1)
     table.close()
@@ -230,7 +231,7 @@ def _model(
     sensitivity = rewards[chosen["reward"]].sensitivity
     mechanism, delta = _mechanism(table, sensitivity)
     with table.naming("mechanism"):
-        accounts[chosen["account"]].charge(mechanism.event(sensitivity))
+        accounts[chosen["account"]].charge(event_of(mechanism, sensitivity))
     performance = Performance(
         chunk=table.whole("chunk", Performance().chunk),
         padding=table.duration("padding", Performance().padding, least=0.0),

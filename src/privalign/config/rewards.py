@@ -176,7 +176,8 @@ def _head(name: str, table: Table) -> RewardSpec:
 
 
 def _ensemble(name: str, table: Table, others: Mapping[str, RewardSpec]) -> RewardSpec:
-    from privalign.rewards.ensemble import Sharding, disjoint_shards
+    from privalign.preferences.persons import ShardBy
+    from privalign.rewards.ensemble import disjoint_shards
 
     members, names = [], table.names("members")
     if len(set(names)) < len(names):
@@ -186,7 +187,7 @@ def _ensemble(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Rewa
             raise table.wrong("members", f"'{member}' is no [rewards.*] table with a model; name the members")
         members.append(others[member])
     shards = table.table("shards")
-    sharding = Sharding(shards.choice("by", tuple(item.value for item in Sharding)))
+    sharding = ShardBy(shards.choice("by", tuple(item.value for item in ShardBy)))
     relation = Relation(shards.choice("relation", tuple(item.value for item in Relation), "replace"))
     records, reason = shards.whole("records_per_person", 1), shards.text("reason")
     shards.close()

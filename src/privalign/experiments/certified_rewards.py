@@ -1,9 +1,9 @@
-"""Certified heads on real judged answers: `python -m privalign.experiments.certified_rewards DATA [--json]`.
+"""Certified heads on real judged answers: `python -m privalign.experiments.certified_rewards DATA`.
 
 DATA is a folder with `alpaca-judged/` and `hh-rlhf/`: AlpacaEval instructions with the outputs of 55 models, each with the
 probability (a judge's) that it beats a reference, and human preference pairs.
 
-Of the 300 training prompts, 60 count as public: Λ, the clip range and β are chosen on them. The other 240 give the
+Of the 300 training prompts, 60 count as public: Λ and the clip range are chosen on them. The other 240 give the
 protected pairs; one pair is one person's only record, and neighbours differ by one pair exchanged. Candidates are those of
 200 further prompts. Rewards are treated as public here: nothing that this prints is a private release.
 """
@@ -45,15 +45,17 @@ Floats = NDArray[np.float64]
 PUBLIC_PROMPTS: Final = 60
 PAIRS_PER_PROMPT: Final = 102  # of 240 prompts: 24,480 protected pairs
 FEATURES: Final = HashedNgrams()  # binary unigrams and the length
-LONG_WINDED: Final = HashedNgrams(weighting="counts")  # long answers get long features: easier to hack
+LONG_WINDED: Final = HashedNgrams(weighting="counts")
+LONG_WINDED_NORM: Final = 100.0  # hardly any answer is scaled down: what repeats itself scores high, a reward easy to hack
 EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
 N: Final = 16
 SIZES: Final = (2, 4, 8, 16, 32, 50)
 DELTA: Final = 1e-6
 RELEASES: Final = (1.0, 4.0)
-REPLICATES: Final = 20  # random orders of each prompt's candidates
-ITP_REPLICATES: Final = 4
-STREAMS: Final = tuple(2**power for power in range(18))
+REPLICATES: Final = 10  # random orders of each prompt's candidates
+ITP_REPLICATES: Final = 2
+STREAMS: Final = (1, 2, 4, 16, 64, 256, 1024)
+HACKED_EPSILONS: Final = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,16 @@ class Fitted:
     settings: HeadSettings
     weights: Floats
     records: int
-    tuned: Tuned
+    tuned: Tuned | None
+
+    def scores(self, prompts: Sequence[Judged]) -> list[Floats]:
+        """w·φ of every answer, not clipped."""
+        return _scores(self.weights, self.features, prompts, self.settings.feature_norm)
+
+    @property
+    def features(self) -> HashedNgrams:
+        """The map of the settings."""
+        return HashedNgrams.from_description(self.settings.features.describe())
 
     @property
     def certified(self) -> Sensitivity:
@@ -138,8 +149,17 @@ def fit_certified(features: HashedNgrams, public: Sequence[Judged], private: Seq
     return Fitted(settings, minimisers(settings, differences), len(protected), tuned)
 
 
-def _scores(weights: Floats, features: HashedNgrams, prompts: Sequence[Judged]) -> list[Floats]:
-    return [features.rows([judged.prompt] * len(judged.answers), judged.answers, 1.0) @ weights for judged in prompts]
+def fit_long_winded(private: Sequence[Judged]) -> Fitted:
+    """A head on counts of words, nearly unscaled, with a certificate like any other. Its settings were chosen to show hacking."""
+    norm, regularisation = LONG_WINDED_NORM, 100 * LONG_WINDED_NORM**2
+    protected = list(judged_pairs(private, PAIRS_PER_PROMPT, seed=0))
+    differences, _ = differences_of(protected, LONG_WINDED, norm, key=b"")
+    settings = HeadSettings(LONG_WINDED, regularisation, Relation.REPLACE, RewardRange(-10.0, 10.0), 1, norm, 1e-3 * norm)
+    return Fitted(settings, minimisers(settings, differences), len(protected), None)
+
+
+def _scores(weights: Floats, features: HashedNgrams, prompts: Sequence[Judged], norm: float = 1.0) -> list[Floats]:
+    return [features.rows([judged.prompt] * len(judged.answers), judged.answers, norm) @ weights for judged in prompts]
 
 
 class Pools:
@@ -173,7 +193,8 @@ def _mean(values: Sequence[Any]) -> dict[str, float]:
 
 def uniform(n: int) -> Callable[[Floats], Floats]:
     """The base policy: any of the first n."""
-    return lambda scores: np.full(n, 1 / n)
+    law = np.full(n, 1 / n)
+    return lambda scores: law[: len(scores)]
 
 
 def privbon(n: int, scale: float) -> Callable[[Floats], Floats]:
@@ -183,7 +204,7 @@ def privbon(n: int, scale: float) -> Callable[[Floats], Floats]:
 
 def compare(fitted: Fitted, prompts: Sequence[Judged]) -> dict[str, Any]:
     """Gold at n = 16 of every mechanism and ε, with the certified Δ and with Δ = R."""
-    scores = _scores(fitted.weights, _map(fitted), prompts)
+    scores = fitted.scores(prompts)
     pools = Pools(prompts, scores, fitted.settings.range, REPLICATES)
     few = Pools(prompts, scores, fitted.settings.range, ITP_REPLICATES)
     rows = [
@@ -211,23 +232,19 @@ def compare(fitted: Fitted, prompts: Sequence[Judged]) -> dict[str, Any]:
         "range": [fitted.settings.range.low, fitted.settings.range.high],
         "sensitivity": certificate.sensitivity,
         "sensitivity_of_range": certificate.sensitivity / fitted.settings.range.width,
-        "public_accuracy": fitted.tuned.accuracy,
+        "public_accuracy": None if fitted.tuned is None else fitted.tuned.accuracy,
         "rows": rows,
     }
 
 
-def _map(fitted: Fitted) -> HashedNgrams:
-    return HashedNgrams.from_description(fitted.settings.features.describe())
-
-
 def hacking(fitted: Fitted, prompts: Sequence[Judged]) -> list[dict[str, Any]]:
     """Gold and score of the released answer as n grows: where gold falls and the score still rises, the reward is hacked."""
-    pools = Pools(prompts, _scores(fitted.weights, _map(fitted), prompts), fitted.settings.range, REPLICATES)
+    pools = Pools(prompts, fitted.scores(prompts), fitted.settings.range, REPLICATES)
     rows = []
     for n in SIZES:
         row: dict[str, Any] = {"n": n}
         laws: dict[str, Callable[[Floats], Floats]] = {"bon": lambda scores, n=n: expectations.bon(BoN(n), scores)}  # type: ignore[misc]
-        for epsilon in (0.5, 1.0):
+        for epsilon in HACKED_EPSILONS:
             event = lambda scale, n=n: PrivBoN(n, scale).event(fitted.certified)  # noqa: E731
             laws[f"privbon {epsilon:g}"] = privbon(n, calibrate(event, epsilon, DELTA, fitted.certified))
         for name, law in laws.items():
@@ -248,24 +265,19 @@ def released(fitted: Fitted, prompts: Sequence[Judged], epsilon: float, draws: i
     outcomes = []
     for _ in np.arange(draws):
         noisy = fitted.weights + chance.normal(size=fitted.weights.shape) * scale
-        outcomes.append(Pools(prompts, _scores(noisy, _map(fitted), prompts), wide, 5).gold(lambda s: expectations.bon(BoN(N), s)))
+        outcomes.append(Pools(prompts, _scores(noisy, fitted.features, prompts), wide, 5).gold(lambda s: expectations.bon(BoN(N), s)))
     gold = float(np.mean([outcome["gold"] for outcome in outcomes]))
-    pools = Pools(prompts, _scores(fitted.weights, _map(fitted), prompts), settings.range, 5)
-    streams = []
-    for queries in STREAMS:
-        stream = pools.gold(privbon(N, stream_scale(fitted.certified, epsilon, queries)))["gold"]
-        streams.append({"queries": queries, "gold": stream})
-        if stream < gold:
-            break
-    wins = next((row["queries"] for row in streams if row["gold"] < gold), None)
+    pools = Pools(prompts, fitted.scores(prompts), settings.range, 5)
+    streams = {queries: pools.gold(privbon(N, stream_scale(fitted.certified, epsilon, queries)))["gold"] for queries in STREAMS}
     return {
         "epsilon": epsilon,
         "delta": DELTA,
+        "records": fitted.records,
         "noise": scale,
         "bon": gold,
-        "spread": float(np.std([o["gold"] for o in outcomes])),
-        "wins_from_queries": wins,
-        "privbon_streams": streams,
+        "spread_over_noise": float(np.std([outcome["gold"] for outcome in outcomes])),
+        "wins_from_queries": next((queries for queries, other in streams.items() if other < gold), None),
+        "privbon_by_stream_length": streams,
     }
 
 
@@ -308,13 +320,12 @@ def report(data: Path) -> dict[str, Any]:
     public, private = training[:PUBLIC_PROMPTS], training[PUBLIC_PROMPTS:]
     many = fit_certified(FEATURES, public, private, PAIRS_PER_PROMPT)
     once = fit_certified(FEATURES, public, private, None)
-    long_winded = fit_certified(LONG_WINDED, public, private, PAIRS_PER_PROMPT)
     return {
         "notice": "not a private release: rewards are treated as public, to show what a private release is worth",
         "many_pairs": compare(many, prompts),
         "each_answer_once": compare(once, prompts),
-        "hacking": {"unigrams": hacking(many, prompts), "counts": hacking(long_winded, prompts)},
-        "released": [released(many, prompts, epsilon) for epsilon in RELEASES],
+        "hacking": {"unigrams": hacking(many, prompts), "long_winded": hacking(fit_long_winded(private), prompts)},
+        "released": [released(fitted, prompts, epsilon) for fitted in (many, once) for epsilon in RELEASES],
         "hh_rlhf": held_out_accuracy(read_pairs(data / "hh-rlhf" / "harmless-base-test.jsonl.gz")),
     }
 

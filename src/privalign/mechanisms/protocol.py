@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privalign.errors import InvalidRewards
-from privalign.events import Event
+from privalign.events import Event, Free
 from privalign.randomness import Randomness
 from privalign.sensitivity import Sensitivity
 
@@ -62,6 +62,15 @@ class Mechanism(Protocol):
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
         """One query."""
+
+
+def event_of(mechanism: Mechanism, sensitivity: Sensitivity) -> Event:
+    """What one query about rewards of this sensitivity costs: `Free` for every mechanism where the rewards are public.
+
+    A head that was itself released under differential privacy is paid for; whatever is computed from it is
+    post-processing.
+    """
+    return Free() if sensitivity.public else mechanism.event(sensitivity)
 
 
 def admit(rewards: Any, count: int, sensitivity: Sensitivity) -> Rewards:

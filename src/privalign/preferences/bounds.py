@@ -52,26 +52,29 @@ def ensemble_bound(
     shards: int,
     by_person: bool,
 ) -> float:
-    """Δ of the mean of K heads on disjoint shards: the smaller of t·R/K and slope·B·(c·k·B + 2τt)/(ΛK) + rounding.
+    """Δ of the mean of K heads on disjoint shards: slope·B·(c·k·B + 2Kτ)/(ΛK) + rounding, or t·R/K and the tolerances of the rest.
 
     t shards at most feel one person: min(k, K) by pair and 1 by person, twice that (at most K) with `replace`, whose records
     leave some shards and arrive in others. Heads that are moved by k_j records each, Σk_j = k, move by Σ c·k_j·B = c·k·B
-    in all, however the records spread: the bound is linear in k, where t times the bound of one head would be quadratic.
+    in all, however the records spread: the bound is linear in k, where t times the bound of one head would be quadratic. All K
+    solves count with 2τ: the floats of an untouched shard are summed in another order when records elsewhere come or go.
     """
     touched = min(shards, (1 if by_person else records) * (2 if relation is Relation.REPLACE else 1))
 
-    def linear() -> arb:
-        distance = _distance(relation, records, norm, regularisation, tolerance, touched)
-        return (_slope(range, output) * arb(norm) * distance + touched * _rounding(range, output)) / shards + _largest(range) * 8 * UNIT
+    def sum_of_moves(records: int, heads: int) -> arb:
+        distance = _distance(relation, records, norm, regularisation, tolerance, heads)
+        return _slope(range, output) * arb(norm) * distance + heads * _rounding(range, output)
 
-    def capped() -> arb:
-        return touched * arb(range.width) / shards + _largest(range) * 8 * UNIT
+    def mean(total: arb) -> arb:
+        return total / shards + _largest(range) * 8 * UNIT
 
-    return min(upper(linear), upper(capped))
+    linear = upper(lambda: mean(sum_of_moves(records, shards)))
+    capped = upper(lambda: mean(touched * arb(range.width) + sum_of_moves(0, shards - touched)))
+    return min(linear, capped)
 
 
 def _distance(relation: Relation, records: int, norm: float, regularisation: float, tolerance: float, heads: int) -> arb:
-    """Σ ‖w_j − w_j′‖ over the heads that are touched."""
+    """Σ ‖w_j − w_j′‖ over several heads that share the records."""
     moves = MOVES[relation] * records * arb(norm) * (1 + arb(DIFFERENCE))
     return (moves + 2 * heads * arb(tolerance)) / arb(regularisation)
 

@@ -8,25 +8,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
+from privalign.preferences.persons import ShardBy
 from privalign.rewards.batches import together
 from privalign.rewards.protocol import Reward
 from privalign.rewards.scores import AffineMap, FailClosedReward, finite_scores
 from privalign.sensitivity import Certificate, Relation, Sensitivity
 from privalign.types import Candidate, Request
-
-
-class Sharding(StrEnum):
-    """What decides which shard a preference belongs to, through a keyed public hash."""
-
-    BY_PERSON = "person"  # the person's id: a person touches one shard
-    BY_PAIR = "pair"  # the prompt with the unordered pair of answers: a person touches as many shards as she has records
 
 
 class EnsembleReward(FailClosedReward):
@@ -80,7 +73,7 @@ class EnsembleReward(FailClosedReward):
 
 
 def disjoint_shards(
-    members: Sequence[Sensitivity], *, sharding: Sharding, relation: Relation, records_per_person: int, reason: str
+    members: Sequence[Sensitivity], *, sharding: ShardBy, relation: Relation, records_per_person: int, reason: str
 ) -> Sensitivity:
     """Δ of the mean of models trained on disjoint shards: c · min(R, Δ_member)/K, at most R, rounded up.
 
@@ -109,7 +102,7 @@ def disjoint_shards(
             raise InvalidInput("range", "the members' ranges differ; give all members the same")
         _check_covered(member, sharding, relation, records_per_person)
     count = len(members)
-    touched = 1 if sharding is Sharding.BY_PERSON else records_per_person * (2 if relation is Relation.REPLACE else 1)
+    touched = 1 if sharding is ShardBy.PERSON else records_per_person * (2 if relation is Relation.REPLACE else 1)
     value = min(touched, count) * max(member.delta for member in members) / count
     return Sensitivity(
         math.nextafter(math.nextafter(value, math.inf), math.inf),  # the product and the quotient each round once
@@ -121,7 +114,7 @@ def disjoint_shards(
     )
 
 
-def _check_covered(member: Sensitivity, sharding: Sharding, relation: Relation, records_per_person: int) -> None:
+def _check_covered(member: Sensitivity, sharding: ShardBy, relation: Relation, records_per_person: int) -> None:
     if member.delta >= member.width:
         return  # R covers every relation and any number of records
     records = member.records_per_person or 0
@@ -129,7 +122,7 @@ def _check_covered(member: Sensitivity, sharding: Sharding, relation: Relation, 
         raise InvalidInput(
             "members", f"a member's Δ is not one for relation {relation.value} and {records_per_person} records; take its range instead"
         )
-    if sharding is Sharding.BY_PAIR and relation is Relation.REPLACE and member.source != "certificate":
+    if sharding is ShardBy.PAIR and relation is Relation.REPLACE and member.source != "certificate":
         raise InvalidInput("members", "a declared Δ may not cover records that only leave a shard; take the range, or a certificate")
 
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from privalign.accounting.rules import Renyi
@@ -25,10 +26,12 @@ from privalign.errors import BackendFailed
 from privalign.ledger import IdempotencyKey, Ledger, Reservation
 from privalign.ledger.terms import Terms
 from privalign.ledger.transaction import Transaction
+from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
 from privalign.policies.recorded import RecordedPolicy
+from privalign.randomness import SecureRandomness
 from privalign.rewards.recorded import RecordedReward
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
 from privalign.types import Candidate, Request
@@ -186,7 +189,7 @@ def finish(child: int, log: str, point: str) -> None:
     """Waits until the process is dead; kills it where that is up to us."""
     name, _, seconds = point.partition(":")
     if name == "random":
-        while f'"released": "{child}-' not in open(log).read():
+        while f'"released": "{child}-' not in Path(log).read_text():
             time.sleep(0.005)
         time.sleep(float(seconds))
         os.kill(child, signal.SIGKILL)
@@ -196,8 +199,9 @@ def finish(child: int, log: str, point: str) -> None:
 
 
 def main(url: str, log: str, *points: str) -> None:
-    for mechanism in MECHANISMS:  # prices are remembered: computed once here, not in every process
+    for mechanism in MECHANISMS:  # loads the samplers and remembers the prices, once for all processes
         Terms(RULE, Relation.REPLACE, 1).charge((mechanism.event(SENSITIVITY),))
+        select_from_pool(mechanism, SENSITIVITY, SecureRandomness(), [0.0] * mechanism.pool_size)
     for first in range(0, len(points), 2):
         pair = points[first : first + 2]
         children = [start(url, log, point) for point in pair]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from privalign.errors import InvalidInput
-from privalign.rewards.ensemble import EnsembleReward, Sharding, disjoint_shards
+from privalign.preferences.persons import ShardBy
+from privalign.rewards.ensemble import EnsembleReward, disjoint_shards
 from privalign.rewards.function import FunctionReward
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 from privalign.types import Candidate, Request
@@ -29,7 +30,7 @@ def mean(members: Sequence[FunctionReward], count: int) -> list[float]:
     return asyncio.run(ensemble.score(Request.of_prompt("x"), [Candidate("y")] * count)).tolist()
 
 
-def shards(count: int, sharding: Sharding, relation: Relation, k: int = 1, of: Sensitivity = WHOLE) -> Sensitivity:
+def shards(count: int, sharding: ShardBy, relation: Relation, k: int = 1, of: Sensitivity = WHOLE) -> Sensitivity:
     return disjoint_shards([of] * count, sharding=sharding, relation=relation, records_per_person=k, reason="audited")
 
 
@@ -44,7 +45,7 @@ def test_the_mean_is_within_the_rounding_that_is_charged() -> None:
     slack = Fraction(3, 2**52)
     for value, column in zip(computed, columns.T, strict=True):
         assert abs(Fraction(value) - sum(map(Fraction, column)) / 7) <= slack
-    stated = shards(7, Sharding.BY_PERSON, Relation.FLIP)
+    stated = shards(7, ShardBy.PERSON, Relation.FLIP)
     charged = EnsembleReward([member([])] * 7, stated, name="e").sensitivity.value
     assert Fraction(stated.value) + 2 * slack <= Fraction(charged) < Fraction(stated.value) + 10 * slack
 
@@ -52,13 +53,13 @@ def test_the_mean_is_within_the_rounding_that_is_charged() -> None:
 @pytest.mark.parametrize(
     ("sharding", "relation", "k", "touched"),
     [
-        (Sharding.BY_PERSON, Relation.FLIP, 1, 1), (Sharding.BY_PERSON, Relation.REPLACE, 9, 1),
-        (Sharding.BY_PERSON, Relation.ADD_REMOVE, 3, 1),
-        (Sharding.BY_PAIR, Relation.FLIP, 1, 1), (Sharding.BY_PAIR, Relation.FLIP, 3, 3), (Sharding.BY_PAIR, Relation.ADD_REMOVE, 9, 8),
-        (Sharding.BY_PAIR, Relation.REPLACE, 1, 2), (Sharding.BY_PAIR, Relation.REPLACE, 3, 6), (Sharding.BY_PAIR, Relation.REPLACE, 5, 8),
+        (ShardBy.PERSON, Relation.FLIP, 1, 1), (ShardBy.PERSON, Relation.REPLACE, 9, 1),
+        (ShardBy.PERSON, Relation.ADD_REMOVE, 3, 1),
+        (ShardBy.PAIR, Relation.FLIP, 1, 1), (ShardBy.PAIR, Relation.FLIP, 3, 3), (ShardBy.PAIR, Relation.ADD_REMOVE, 9, 8),
+        (ShardBy.PAIR, Relation.REPLACE, 1, 2), (ShardBy.PAIR, Relation.REPLACE, 3, 6), (ShardBy.PAIR, Relation.REPLACE, 5, 8),
     ],
 )  # fmt: skip
-def test_delta_is_the_share_of_the_shards_that_one_person_touches(sharding: Sharding, relation: Relation, k: int, touched: int) -> None:
+def test_delta_is_the_share_of_the_shards_that_one_person_touches(sharding: ShardBy, relation: Relation, k: int, touched: int) -> None:
     stated = shards(8, sharding, relation, k)
     exact = Fraction(4 * touched, 8)
     assert exact <= Fraction(stated.value) <= exact * (1 + Fraction(1, 2**50))
@@ -68,9 +69,9 @@ def test_delta_is_the_share_of_the_shards_that_one_person_touches(sharding: Shar
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-@pytest.mark.parametrize("sharding", list(Sharding))
+@pytest.mark.parametrize("sharding", list(ShardBy))
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_no_person_moves_the_mean_further(sharding: Sharding, relation: Relation, k: int) -> None:
+def test_no_person_moves_the_mean_further(sharding: ShardBy, relation: Relation, k: int) -> None:
     """Brute force: shards whose model is the clipped sum of their records' labels; the person's k records fall anywhere."""
     rng = np.random.default_rng(k)
     bound = shards(4, sharding, relation, k).delta
@@ -84,11 +85,11 @@ def test_no_person_moves_the_mean_further(sharding: Sharding, relation: Relation
         rest = [(int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(rng.integers(3))]
 
         def place(rest: object = rest, home: int = int(rng.integers(4))) -> list[tuple[int, float]]:
-            return [(home if sharding is Sharding.BY_PERSON else int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(k)]
+            return [(home if sharding is ShardBy.PERSON else int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(k)]
 
         mine = place()
         other = {Relation.FLIP: [(shard, -label) for shard, label in mine], Relation.ADD_REMOVE: [], Relation.REPLACE: place()}[relation]
-        if relation is Relation.REPLACE and sharding is Sharding.BY_PERSON:
+        if relation is Relation.REPLACE and sharding is ShardBy.PERSON:
             other = [(mine[0][0], label) for _, label in other]
         largest = max(largest, abs(scores(rest + mine) - scores(rest + other)))
     assert 0 < largest <= bound
@@ -96,16 +97,16 @@ def test_no_person_moves_the_mean_further(sharding: Sharding, relation: Relation
 
 def test_a_members_own_delta_counts_only_where_it_covers_the_person() -> None:
     certified = Sensitivity(0.5, RANGE, "certificate", Relation.REPLACE, 2)
-    assert shards(4, Sharding.BY_PERSON, Relation.REPLACE, 2, certified).delta == pytest.approx(0.125)
-    assert shards(4, Sharding.BY_PAIR, Relation.REPLACE, 1, certified).delta == pytest.approx(0.25)
+    assert shards(4, ShardBy.PERSON, Relation.REPLACE, 2, certified).delta == pytest.approx(0.125)
+    assert shards(4, ShardBy.PAIR, Relation.REPLACE, 1, certified).delta == pytest.approx(0.25)
     for relation, k in ((Relation.FLIP, 1), (Relation.REPLACE, 3)):
         with pytest.raises(InvalidInput, match="relation"):
-            shards(4, Sharding.BY_PERSON, relation, k, certified)
+            shards(4, ShardBy.PERSON, relation, k, certified)
     declared = replace(certified, source="declared", reason="x")
-    assert shards(4, Sharding.BY_PERSON, Relation.REPLACE, 2, declared).delta == pytest.approx(0.125)
+    assert shards(4, ShardBy.PERSON, Relation.REPLACE, 2, declared).delta == pytest.approx(0.125)
     with pytest.raises(InvalidInput, match="only leave"):
-        shards(4, Sharding.BY_PAIR, Relation.REPLACE, 2, declared)
-    mixed = disjoint_shards([WHOLE, certified], sharding=Sharding.BY_PERSON, relation=Relation.REPLACE, records_per_person=1, reason="x")
+        shards(4, ShardBy.PAIR, Relation.REPLACE, 2, declared)
+    mixed = disjoint_shards([WHOLE, certified], sharding=ShardBy.PERSON, relation=Relation.REPLACE, records_per_person=1, reason="x")
     assert mixed.delta == pytest.approx(2.0)
 
 
@@ -128,4 +129,4 @@ def test_what_is_no_ensemble_is_refused() -> None:
         ([WHOLE] * 2, 0, "x", "records_per_person"), ([WHOLE] * 2, 1, " ", "reason"),
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match=field):
-            disjoint_shards(members, sharding=Sharding.BY_PAIR, relation=Relation.FLIP, records_per_person=k, reason=reason)
+            disjoint_shards(members, sharding=ShardBy.PAIR, relation=Relation.FLIP, records_per_person=k, reason=reason)

@@ -85,3 +85,25 @@ def test_a_certificate_without_weights_is_no_head(head: Head) -> None:
 def test_weights_of_another_shape_are_refused(head: Head) -> None:
     with pytest.raises(InvalidInput, match="shape"):
         HeadReward(np.zeros(7), head.certificate)
+
+
+def test_the_fields_of_the_certificate_decide_how_scores_are_made(head: Head) -> None:
+    weights = np.stack([head.weights, -head.weights, 3 * head.weights])
+    mean = HeadReward(weights, replace(head.certificate, kind="ensemble", shards=3)).score("x", ["a", "b", "c"])
+    assert mean == pytest.approx([1 / 3, -1 / 3, 0.0])
+    raw = head.weights.max()
+    sigmoid = HeadReward(head.weights, replace(head.certificate, output="sigmoid")).score("x", ["a", "c"])
+    assert sigmoid == pytest.approx([-1 + 2 / (1 + np.exp(-raw)), 0.0])
+
+
+@pytest.mark.parametrize("change", [{"shards": 2}, {"kind": "declared"}, {"features": None}, {"feature_norm": None}])
+def test_certificates_that_do_not_fit_the_weights_are_refused(head: Head, change: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        HeadReward(head.weights, replace(head.certificate, **change))  # type: ignore[arg-type]
+
+
+def test_a_released_head_has_public_scores(head: Head, tmp_path: Path) -> None:
+    released = Head(head.weights, replace(head.certificate, released={"epsilon": 1.0, "delta": 1e-6, "account": "a"}))
+    released.save(tmp_path / "released.json")
+    assert HeadReward.load(tmp_path / "released.json").sensitivity.public
+    assert not HeadReward(head.weights, head.certificate).sensitivity.public
