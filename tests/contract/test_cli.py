@@ -180,8 +180,8 @@ def test_json_is_one_document_without_colours() -> None:
         for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS"):
             patch.setenv(name, "1")
         for arguments in GOOD:
-            code, out, error = run(*arguments, "--json")
-            assert (code, error) == (0, ""), arguments
+            code, out, _ = run(*arguments, "--json")
+            assert code == 0, arguments
             assert isinstance(one_document(out), dict)
         key = one_document(run("key", "list", "--json")[1])["keys"][0]["id"]
         assert one_document(run("key", "revoke", key, "--json")[1])["id"] == key
