@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from flint import arb, ctx
 
+from privalign.errors import InvalidInput
+
 START_BITS = 96
 MOST_BITS = 1 << 14
 FAR = 12  # standard deviations below 0 from which the confluent form of the normal tail is used
@@ -20,6 +22,13 @@ ONE, HALF = arb(1), arb(0.5)
 SHARP_BITS = 58  # relative accuracy asked of an enclosure: below half an ulp of a float
 
 T = TypeVar("T")
+
+
+class TooExtreme(InvalidInput, ArithmeticError):
+    """A formula that no precision makes sharp: nothing is guessed, so nothing can be priced."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("settings", f"{what}; one of them is too extreme, give milder ones")
 
 
 def at_precision(bits: int, formula: Callable[[], T]) -> T:
@@ -38,7 +47,7 @@ def sharp(formula: Callable[[], arb]) -> arb:
     `formula` must build its balls from floats when called, so that a call at a higher precision is sharper.
 
     Raises:
-        ArithmeticError: no sharp enclosure at 16,384 bits (the formula is singular there).
+        TooExtreme: no sharp enclosure at 16,384 bits (the formula is singular there).
     """
     bits = START_BITS
     while bits <= MOST_BITS:
@@ -46,7 +55,7 @@ def sharp(formula: Callable[[], arb]) -> arb:
         if ball.is_finite() and (ball.rel_accuracy_bits() >= SHARP_BITS or ball.is_zero()):
             return ball
         bits *= 2
-    raise ArithmeticError("no sharp enclosure of a privacy formula; a setting is too extreme")
+    raise TooExtreme("no sharp enclosure of a privacy formula")
 
 
 def round_up(ball: arb) -> float:

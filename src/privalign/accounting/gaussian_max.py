@@ -9,7 +9,7 @@ from functools import lru_cache
 from flint import acb, arb, ctx
 
 from privalign.acceptance import positive, whole
-from privalign.intervals import FAR, HALF, cdf, phi, upper
+from privalign.intervals import FAR, HALF, TooExtreme, cdf, phi, upper
 
 
 @lru_cache(maxsize=4096)
@@ -85,7 +85,7 @@ def _reach(fallen: Callable[[arb], arb], sign: int) -> arb:
     while not fallen(offset) > enough:
         offset *= arb(1.5)
         if offset.abs_lower() > 1e6:
-            raise ArithmeticError("the integrand does not fall; a setting is too extreme")
+            raise TooExtreme("no sharp enclosure of a privacy formula: the integrand does not fall")
     return arb(offset.mid())
 
 

@@ -86,10 +86,12 @@ def select(
     with contextlib.ExitStack() as stack:
         answers = None if out is None else stack.enter_context(replacing(out, file))
         progress = stack.enter_context(_progress())
-        checked = sum(1 for _ in progress.track(read_pools(file, reward, selector.least_pool), description="checking"))
+        pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
+        checked = sum(1 for _ in progress.track(pools, description="checking"))
         run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, reward))
         total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
-        for pool in progress.track(read_pools(file, reward, selector.least_pool), checked, description="selecting"):
+        pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
+        for pool in progress.track(pools, checked, description="selecting"):
             answer = selector.release(pool) if run is None else selector.release_charged(pool, run)
             total += 1
             answered += "refused" not in answer

@@ -16,7 +16,7 @@ import math
 import random
 import stat
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -65,8 +65,10 @@ class DrawOrder(StrEnum):
                 return [source.randrange(size) for _ in range(count)]
 
 
-def read_pools(path: Path, reward: str = "proxy_reward", at_least: int = 1) -> Iterator[Pool]:
+def read_pools(path: Path, reward: str = "proxy_reward", at_least: int = 1) -> Generator[Pool, None, None]:
     """Reads a file of scored candidates prompt by prompt; memory holds one prompt (and the ids met, for Parquet).
+
+    The file stays open until the last prompt, or `close`.
 
     Args:
         path: a regular file, so that it can be read more than once.
