@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
+import os
+import threading
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from privalign.accounting import costs
 from privalign.errors import BackendFailed, BudgetBusy, BudgetExhausted, InvalidInput, LeaseExpired, PrivalignError
 from privalign.events import Composed, Event, Free, RejectionRounds
-from privalign.ledger import IdempotencyKey, Ledger, Pending, Replay, Reservation
+from privalign.ledger import IdempotencyKey, KeyExhausted, Ledger, Pending, Replay, Reservation
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.privitp import PrivITP, PrivITPPhase2
 from privalign.mechanisms.protocol import Mechanism, Selection, event_of
 from privalign.policies.protocol import Policy
 from privalign.randomness import Randomness, SecureRandomness
 from privalign.rewards.protocol import Reward, ScorerUntouched
-from privalign.types import Candidate, Release, Request
+from privalign.types import Candidate, Release, Request, total_usage
+
+T = TypeVar("T")
+FAILURES_IN_A_ROW = 3  # of a scorer that answers probes, after which queries wait
 
 
 class ScoringFailed(BackendFailed):
@@ -115,6 +123,9 @@ class Aligner:
         if model.reuse_threshold and not prompt_key:
             raise InvalidInput("reuse_threshold", "needs the installation key to name prompts by")
         self._scorer_suspect = probe_first  # then the scorer must answer a public text before anything is reserved
+        self._failures = 0  # of the scorer, in a row
+        self._closed_until = 0.0
+        self._trial = threading.Lock()
         self._unfinished: set[asyncio.Task[None]] = set()
         self._thresholds: OrderedDict[bytes, float] = OrderedDict()
         self._prompt_key = prompt_key
@@ -131,21 +142,19 @@ class Aligner:
         """
         if n < 1:
             raise InvalidInput("n", f"{n} is below 1")
-        if self._scorer_suspect:
-            await self._model.reward.probe()
-            self._scorer_suspect = False
+        request.after(1)  # refuses a seed that is no whole number before anything is reserved
         mechanism = self._mechanism(request)
         events = [event_of(mechanism, self._model.reward.sensitivity)] * n
         try:
             outcome = await self._reserve(events, idempotency, api_key)
-        except BudgetBusy:
+        except (BudgetBusy, KeyExhausted):
             raise
         except BudgetExhausted:
             if self._model.on_exhausted == "base":
                 return await self._from_base_policy(request, n)
             raise
         if isinstance(outcome, Replay):
-            return [Release(**stored) for stored in cast(list[dict[str, Any]], outcome.release["answers"])]
+            return [Release.from_json(stored) for stored in cast(list[dict[str, Any]], outcome.release["answers"])]
         return await self._answer_reserved(outcome, request, mechanism, events)
 
     def answer_blocking(
@@ -155,10 +164,14 @@ class Aligner:
         return asyncio.run(self.answer(request, n=n, idempotency=idempotency, api_key=api_key))
 
     async def _reserve(self, events: list[Event], idempotency: IdempotencyKey | None, api_key: str | None) -> Reservation | Replay:
-        """Debits the worst case, or finds the stored answer; waits while another process answers under the same key."""
+        """Debits the worst case, or finds the stored answer; waits while another process answers under the same key.
+
+        A lease at most, by this process's own clock: the ledger's may have been ahead when the other began.
+        """
+        patience = time.monotonic() + 2 * self._model.performance.lease
         while True:
             reserving = asyncio.create_task(
-                asyncio.to_thread(
+                _on_ledger(
                     self._ledger.reserve,
                     self._model.account,
                     events,
@@ -177,13 +190,15 @@ class Aligner:
                 raise
             if not isinstance(outcome, Pending):
                 return outcome
+            if time.monotonic() > patience:
+                raise BackendFailed("the same request is still being answered elsewhere; ask again later, or under a new idempotency key")
             await asyncio.sleep(self._model.performance.poll)
 
     async def _give_back(self, reserving: asyncio.Task[Reservation | Replay | Pending]) -> None:
         with contextlib.suppress(PrivalignError):
             outcome = await reserving
             if isinstance(outcome, Reservation):
-                await asyncio.to_thread(self._end, outcome, False)
+                await _on_ledger(self._end, outcome, False)
 
     async def _answer_reserved(
         self, reservation: Reservation, request: Request, mechanism: Mechanism, events: list[Event]
@@ -193,23 +208,54 @@ class Aligner:
         queries = [
             _Query(self._model, mechanism, request.after(number * mechanism.pool_size), self._noise) for number in range(len(events))
         ]
+        error: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(query.run()) for query in queries]
-            chosen = [task.result() for task in tasks]
-            releases = [self._release(candidate, selection, mechanism) for candidate, selection in chosen]
-            stored = {"answers": [_stored(release) for release in releases]}
-            await asyncio.to_thread(self._ledger.settle, reservation, self._realised(chosen), stored)
+            async with self._admitted():
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(query.run()) for query in queries]
+                chosen = [task.result() for task in tasks]
+            releases = [self._release(query, *choice, mechanism) for query, choice in zip(queries, chosen, strict=True)]
+            stored = {"answers": [release.to_json() for release in releases]}
+            await _on_ledger(self._ledger.settle, reservation, self._realised(chosen), stored)
         except BaseException as failure:
             touched = any(query.touched for query in queries)
-            self._scorer_suspect |= any(query.scorer_failed for query in queries)
-            await asyncio.shield(asyncio.to_thread(self._end, reservation, touched))
-            raise _outward(failure, touched) from None
+            if any(query.scorer_failed for query in queries):
+                self._scorer_suspect, self._failures = True, self._failures + 1
+                if self._failures >= FAILURES_IN_A_ROW:
+                    self._closed_until = time.monotonic() + min(2.0 ** (self._failures - FAILURES_IN_A_ROW), 60.0)
+            await asyncio.shield(_on_ledger(self._end, reservation, touched))
+            error = _outward(failure, touched)
         finally:
             renewal.cancel()
+        if error is not None:
+            for query in queries:
+                query.forget()
+            raise error  # here, where no other exception is its context: that one's frames may hold scores
         if self._model.reuse_threshold:
             self._remember(request, chosen[0][1].realised)
         return releases
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Lets a query through to the scorer. After a failure only one at a time, once the scorer answers a public text;
+        after several in a row, though it answers those, only after a pause that doubles.
+
+        Raises:
+            BackendFailed: not now; no protected data was touched.
+        """
+        if not self._scorer_suspect:
+            yield
+            return
+        if time.monotonic() < self._closed_until or not self._trial.acquire(blocking=False):
+            raise BackendFailed("the reward model failed a moment ago and is being tried again; nothing was charged, retry later")
+        try:
+            await self._model.reward.probe()
+            failures = self._failures
+            yield
+            if self._failures == failures:
+                self._scorer_suspect, self._failures = False, 0
+        finally:
+            self._trial.release()
 
     def _realised(self, chosen: list[tuple[Candidate, Selection]]) -> list[Event]:
         """The outcomes to settle by; nothing to tell where the rewards are public."""
@@ -220,7 +266,7 @@ class Aligner:
         while True:
             await asyncio.sleep(self._model.performance.lease / 3)
             with contextlib.suppress(PrivalignError):  # tried again in a third of the lease; settling tells the rest
-                await asyncio.to_thread(self._ledger.renew, reservation)
+                await _on_ledger(self._ledger.renew, reservation)
 
     def _end(self, reservation: Reservation, touched: bool) -> None:
         """Closes a reservation that will not be answered: spent where the scorer may have been touched, else given back."""
@@ -233,12 +279,13 @@ class Aligner:
     async def _from_base_policy(self, request: Request, n: int) -> list[Release]:
         """Answers that never met the reward: free, and labelled as the base policy's."""
         candidates = await self._model.policy.draw(request, n)
-        return [Release(candidate.text, index, False, Base.name, 0.0, 0.0) for index, candidate in enumerate(candidates)]
+        return [_released(candidate, index, False, Base.name, 0.0, 0.0, [candidate]) for index, candidate in enumerate(candidates)]
 
-    def _release(self, candidate: Candidate, selection: Selection, mechanism: Mechanism) -> Release:
+    def _release(self, query: _Query, candidate: Candidate, selection: Selection, mechanism: Mechanism) -> Release:
         worst = event_of(mechanism, self._model.reward.sensitivity)
+        epsilon = costs.epsilon(worst, self._model.delta)
         delta = self._model.delta if costs.count_releases(worst) else 0.0
-        return Release(candidate.text, selection.index, selection.fallback, mechanism.name, costs.epsilon(worst, self._model.delta), delta)
+        return _released(candidate, selection.index, selection.fallback, mechanism.name, epsilon, delta, query.candidates)
 
     def _mechanism(self, request: Request) -> Mechanism:
         """The served mechanism, or its phase 2 alone where the request's λ̃ was released before."""
@@ -275,7 +322,7 @@ class _Query:
         self._mechanism = mechanism
         self._request = request
         self._noise = noise
-        self._candidates: list[Candidate] = []
+        self.candidates: list[Candidate] = []  # all that were drawn
         self._scores: list[float] = []
         self.touched = False  # whether the scorer may have read protected data for this query
         self.scorer_failed = False
@@ -298,9 +345,13 @@ class _Query:
             answer = self._scores[used : used + request.count]
             used += request.count
         await self._pad(spent_on_selection)
-        if selection.index >= len(self._candidates):  # a fallback, or the base policy: released unscored
-            self._candidates += await self._draw(1)
-        return self._candidates[selection.index], selection
+        if selection.index >= len(self.candidates):  # a fallback, or the base policy: released unscored
+            self.candidates += await self._draw(1)
+        return self.candidates[selection.index], selection
+
+    def forget(self) -> None:
+        """Lets go of scores: what is raised afterwards leads a debugger here."""
+        self._scores.clear()
 
     async def _provide(self, count: int) -> None:
         """Makes sure that `count` scored candidates exist; draws whole chunks, the first one ahead of time."""
@@ -327,12 +378,12 @@ class _Query:
         if scores.shape != (wanted,) or scores.dtype.kind not in "fiu" or not np.isfinite(scores).all():
             self.scorer_failed = True
             raise ScoringFailed
-        self._candidates += fresh
+        self.candidates += fresh
         self._scores += scores.tolist()
 
     async def _draw(self, count: int) -> list[Candidate]:
         """The next candidates: a seeded request goes on where it was."""
-        fresh = await self._model.policy.draw(self._request.after(len(self._candidates)), count)
+        fresh = await self._model.policy.draw(self._request.after(len(self.candidates)), count)
         if len(fresh) != count:
             raise BackendFailed(f"the policy returned {len(fresh)} candidates where {count} were asked for")
         return fresh
@@ -353,5 +404,31 @@ def _outward(failure: BaseException, touched: bool) -> BaseException:
     return ScoringFailed() if touched else failure
 
 
-def _stored(release: Release) -> dict[str, Any]:
-    return {name: getattr(release, name) for name in ("text", "index", "fallback", "mechanism", "epsilon", "delta")}
+def _released(
+    candidate: Candidate, index: int, fallback: bool, mechanism: str, epsilon: float, delta: float, drawn: list[Candidate]
+) -> Release:
+    return Release(
+        text=candidate.text,
+        index=index,
+        fallback=fallback,
+        mechanism=mechanism,
+        epsilon=epsilon,
+        delta=delta,
+        finish_reason=candidate.finish_reason,
+        tool_calls=candidate.tool_calls,
+        logprobs=candidate.logprobs,
+        usage=total_usage(drawn),
+        drawn=len(drawn),
+    )
+
+
+async def _on_ledger(act: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Runs a ledger call on threads of its own: behind slow scorers, leases would run out before they are renewed."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_ledger_threads(os.getpid()), functools.partial(act, *arguments, **options))
+
+
+@functools.lru_cache(maxsize=1)
+def _ledger_threads(process: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, so they belong to a process."""
+    return ThreadPoolExecutor(8, f"privalign-ledger-{process}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -174,7 +175,8 @@ class Release:
 
     `index` is the position of the candidate in the order in which candidates were drawn, `fallback` whether every
     phase-2 candidate was rejected. `epsilon` is the worst case of one query, a valid upper bound; None means that the
-    mechanism has no guarantee.
+    mechanism has no guarantee. `finish_reason`, `tool_calls` and `logprobs` are the chosen candidate's; `usage` sums the
+    tokens of all `drawn` candidates (None: not reported).
     """
 
     text: str
@@ -183,6 +185,21 @@ class Release:
     mechanism: str
     epsilon: float | None
     delta: float
+    finish_reason: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    logprobs: Mapping[str, Any] | None = field(default=None, hash=False)
+    usage: Usage | None = None
+    drawn: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that `from_json` reads back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Release:
+        """What `to_json` wrote."""
+        usage = stored.get("usage")
+        return cls(**{**stored, "tool_calls": tuple(stored["tool_calls"]), "usage": None if usage is None else Usage(**usage)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from privalign.accounting.rules import Basic, Debit, Fsrc, Renyi
 from privalign.aligner import Aligner, Performance, ScoringFailed, ServedModel
 from privalign.errors import BackendFailed, BudgetExhausted, IdempotencyConflict, InvalidInput
-from privalign.ledger import IdempotencyKey, Ledger
+from privalign.ledger import IdempotencyKey, KeyExhausted, KeyRefused, Ledger, Role
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.privbon import PrivBoN
@@ -25,7 +26,7 @@ from privalign.mechanisms.protocol import Mechanism
 from privalign.randomness import SeededRandomness
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import RewardRange, Sensitivity
-from privalign.types import Candidate, Request
+from privalign.types import Candidate, Request, Usage
 
 SENSITIVITY = Sensitivity(0.05, RewardRange(0.0, 1.0))
 PRIVITP = PrivITP(n=4, n2=6, beta=0.05, sigma_x=0.2, sigma_z=0.2, tail=3.0)
@@ -209,7 +210,7 @@ def test_every_other_failure_of_scoring_stays_spent_and_says_nothing(ledger: Led
         ask(ledger, model)
     assert str(PLANTED) not in str(failure.value)
     assert failure.value.__cause__ is None
-    assert failure.value.__suppress_context__
+    assert failure.value.__context__ is None  # whose frames would hold scores
     account = ledger.account("prefs")
     assert account.debited == account.rule.charge(PRIVITP.event(SENSITIVITY))
     assert account.open_queries == 0
@@ -410,3 +411,118 @@ def test_a_released_head_costs_nothing_whatever_the_mechanism(ledger: Ledger) ->
     account = ledger.account("prefs")
     assert account.debited == Debit()
     assert account.settled_queries == 3
+
+
+def test_what_a_debugger_finds_behind_a_failure_holds_no_score(ledger: Ledger) -> None:
+    model, _, reward = served(performance=Performance(padding=0.0, chunk=1))
+    reward.answer = lambda count: np.full(count, PLANTED) if reward.calls == 1 else np.full(count, np.nan)
+    for _ in range(10):
+        reward.calls = 0
+        try:
+            ask(ledger, model)
+        except ScoringFailed as failure:
+            frames, trace = [], failure.__traceback__
+            while trace is not None:
+                frames.append(trace.tb_frame)
+                trace = trace.tb_next
+            inside = [str(vars(query)) for frame in frames for query in frame.f_locals.get("queries", ())]
+            assert inside
+            assert not any(str(PLANTED) in text for text in inside)
+            return
+    raise AssertionError("no query went on to a second chunk")
+
+
+def test_a_paid_answer_is_replayed_and_an_exhausted_account_is_served_while_the_scorer_is_down(ledger: Ledger) -> None:
+    model, _, reward = served(PrivBoN(4, 0.3))
+    aligner = Aligner(ledger, model)
+    key = IdempotencyKey("client", "abc", "body")
+    first = aligner.answer_blocking(REQUEST, idempotency=key)
+    reward.answer, reward.probe_fails = failing(BackendFailed("down")), True
+    with pytest.raises(ScoringFailed):
+        aligner.answer_blocking(REQUEST)
+    assert aligner.answer_blocking(REQUEST, idempotency=key) == first
+
+
+def test_a_scorer_that_only_answers_probes_is_left_alone_for_longer_and_longer(ledger: Ledger) -> None:
+    model, _, reward = served(PrivBoN(4, 0.3))
+    aligner = Aligner(ledger, model)
+    reward.answer = failing(BackendFailed("down"))
+    charged = 0
+    for _ in range(30):
+        before = ledger.account("prefs").debited
+        with pytest.raises(BackendFailed):
+            aligner.answer_blocking(REQUEST)
+        charged += ledger.account("prefs").debited != before
+    assert 3 <= charged <= 5
+
+
+def test_only_one_query_at_a_time_tries_a_suspect_scorer(ledger: Ledger) -> None:
+    model, _, reward = served(PrivBoN(4, 0.3))
+    aligner = Aligner(ledger, model, probe_first=True)
+
+    async def dies(count: int) -> Any:
+        await asyncio.sleep(0.05)
+        raise BackendFailed("reset")
+
+    reward.answer = dies
+
+    async def crowd() -> list[Any]:
+        return await asyncio.gather(*(aligner.answer(REQUEST) for _ in range(20)), return_exceptions=True)
+
+    outcomes = asyncio.run(crowd())
+    assert sum(isinstance(outcome, ScoringFailed) for outcome in outcomes) == 1
+    account = ledger.account("prefs")
+    assert account.debited == account.rule.charge(PrivBoN(4, 0.3).event(SENSITIVITY))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_seed_that_is_none_is_refused_before_anything_is_reserved(ledger: Ledger, n: int) -> None:
+    model, _, _ = served()
+    with pytest.raises(InvalidInput, match="seed"):
+        Aligner(ledger, model).answer_blocking(Request.of_prompt("hello").with_defaults({"seed": "x"}), n=n)
+    assert [entry.kind for entry in ledger.journal("prefs")] == ["create"]
+
+
+def test_the_limit_of_a_key_is_no_reason_to_answer_from_the_base_policy(ledger: Ledger) -> None:
+    model, _, _ = served(PrivBoN(4, 0.3), on_exhausted="base")
+    client = ledger.create_key(Role.CLIENT, queries=1).key.id
+    officer = ledger.create_key(Role.OFFICER).key.id
+    ask(ledger, model, api_key=client)
+    with pytest.raises(KeyExhausted):
+        ask(ledger, model, api_key=client)
+    with pytest.raises(KeyRefused):
+        ask(ledger, model, api_key=officer)
+
+
+def test_slow_scorers_in_threads_do_not_starve_leases(ledger: Ledger) -> None:
+    model, _, reward = served(PrivBoN(4, 0.3), performance=Performance(padding=0.0, lease=0.6))
+    one_at_a_time = threading.Lock()
+
+    def slow(count: int) -> Any:
+        with one_at_a_time:
+            time.sleep(0.06)
+        return np.linspace(0, 1, count)
+
+    reward.answer = lambda count: asyncio.to_thread(slow, count)
+
+    async def crowd() -> list[Any]:
+        aligner = Aligner(ledger, model)
+        return await asyncio.gather(*(aligner.answer(REQUEST) for _ in range(24)))
+
+    assert len(asyncio.run(crowd())) == 24
+    assert ledger.account("prefs").settled_queries == 24
+
+
+def test_what_came_with_the_chosen_candidate_is_released_and_replayed(ledger: Ledger) -> None:
+    model, policy, _ = served(PrivBoN(4, 0.3))
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+    async def draw(request: Request, count: int) -> list[Candidate]:
+        return [Candidate("", "tool_calls", (call,), {"content": []}, Usage(3, 2)) for _ in range(count)]
+
+    policy.draw = draw  # type: ignore[method-assign]
+    key = IdempotencyKey("client", "abc", "body")
+    (release,) = ask(ledger, model, idempotency=key)
+    assert (release.finish_reason, release.tool_calls, release.logprobs) == ("tool_calls", (call,), {"content": []})
+    assert (release.usage, release.drawn) == (Usage(12, 8), 4)
+    assert ask(ledger, model, idempotency=key) == [release]

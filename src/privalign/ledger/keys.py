@@ -149,6 +149,8 @@ def debit(book: Book, identity: str, cost: Debit, queries: int) -> None:
     row = book.transaction.row(LOCK_KEY, {"key": identity})
     if row is None or not _usable(row, book.now):
         raise KeyRefused
+    if row.role != Role.CLIENT.value:
+        raise KeyRefused(f"key {identity} reads the ledger and may not ask; use a client's key")
     if row.account is not None and row.account != book.row.name:
         raise KeyRefused(f"key {identity} is for account {row.account} only; use another key")
     by, share = (Debit(), Debit()) if row.share is None else (cost, _share_of(book.limit, row.share))
