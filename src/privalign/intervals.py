@@ -1,6 +1,7 @@
 """Rigorous real numbers: ball arithmetic that is refined until it is sharp, then rounded in a stated direction.
 
-Everything that privalign prints or charges as an ε goes through here: a formula is evaluated with python-flint's `arb`
+Almost everything that privalign prints or charges as an ε goes through here (the Rényi cost of rejection rounds below
+Δ = R is floats with a stated slack, and privacy loss distributions are another library's): a formula is evaluated with python-flint's `arb`
 balls, which enclose the true value of the formula at the given floats; the precision is doubled until the enclosure is
 sharp; and the end of the enclosure that is on the safe side becomes a float.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import TypeVar
 
 from flint import arb, ctx
@@ -62,6 +64,14 @@ def round_up(ball: arb) -> float:
     """The least float that is certainly not below the ball; infinity where floats end."""
     bound = float(ball.upper())
     return bound if arb(bound) >= ball else math.nextafter(bound, math.inf)
+
+
+def shown(bound: float, digits: int = 6) -> str:
+    """A bound for people, with this many significant digits, rounded up: what is printed is a bound too."""
+    if not math.isfinite(bound):
+        return str(bound)
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(bound))).normalize()
+    return f"{rounded:f}" if 1e-4 <= abs(bound) < 1e6 or bound == 0 else f"{rounded:e}"
 
 
 def round_down(ball: arb) -> float:

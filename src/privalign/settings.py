@@ -192,7 +192,7 @@ def read_lines(path: Path, common: Mapping[str, Any]) -> Iterator[tuple[int, dic
     except UnicodeDecodeError:
         raise InvalidFile(str(path), None, "not UTF-8 text; give a JSONL file") from None
     empty = True
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         empty = False

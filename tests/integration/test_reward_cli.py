@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -151,9 +153,14 @@ def test_lambda_is_chosen_on_public_preferences_only(run: Run, prefs: Path, tmp_
     assert printed["public"]["regularisation"] == printed["regularisation"]
     assert printed["public"]["accuracy"] > 0.6
     assert printed["public"]["private_accuracy"] > 0.5
-    (tmp_path / "copy.jsonl.gz").write_bytes(prefs.read_bytes())
     common = ("reward", "fit", prefs, "--features", SMALL, "--out", "new.json")
-    refused(run, *common, "--public", "copy.jsonl.gz", says="--public: the private preferences themselves")
+    (tmp_path / "copy.jsonl.gz").write_bytes(prefs.read_bytes())
+    (tmp_path / "copy.jsonl").write_bytes(gzip.decompress(prefs.read_bytes()))
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress((tmp_path / "copy.jsonl").read_bytes(), compresslevel=1, mtime=1))
+    turned = [PreferencePair(pair.prompt, pair.rejected, pair.chosen, "ann") for pair in preferences(300)[-1:]]
+    write_pairs(tmp_path / "overlap.jsonl.gz", [*preferences(200, seed=9), *turned])
+    for name in ("copy.jsonl.gz", "copy.jsonl", "packed.jsonl.gz", "overlap.jsonl.gz"):
+        refused(run, *common, "--public", name, says=f"--public: {name} holds pairs of the private preferences")
     refused(run, *common, says="--lambda: give either it, or --public")
     refused(run, *common, "--lambda", 3, "--public", "public.jsonl.gz", says="--lambda: give either")
 
@@ -201,6 +208,49 @@ def test_a_release_is_paid_once_before_anything_is_written(run: Run, prefs: Path
     assert "every query is free" in " ".join(words.split())
 
 
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("folder.json", "--out: folder.json is there and not a file"),
+        ("half.json", "--out: half.safetensors is there and not a file"),
+        ("nowhere/head.json", "--out: nowhere is not a folder"),
+        ("/proc/head.json", "--out: /proc cannot be written to"),
+        ("h" * 240 + ".json", "--out: . cannot be written to (File name too long)"),
+    ],
+)
+def test_what_cannot_be_written_is_not_paid(run: Run, prefs: Path, out: str, says: str) -> None:
+    Path("folder.json").mkdir()
+    Path("half.safetensors").mkdir()
+    assert run("account", "create", "prefs", "--epsilon", 3, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)[0] == 0
+    release = ("--lambda", 10, "--release-epsilon", 1, "--release-delta", 1e-6, "--account", "prefs")
+    refused(run, "reward", "fit", prefs, "--features", SMALL, "--workers", 1, "--out", out, *release, says=says)
+    assert json.loads(run("account", "show", "prefs", "--json")[1])["spent"]["epsilon"] == 0
+
+
+def test_a_place_that_goes_away_during_the_fit_is_not_paid(run: Run, prefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privalign.preferences import bradley_terry
+
+    assert run("account", "create", "prefs", "--epsilon", 3, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)[0] == 0
+    minimisers = bradley_terry.minimisers
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        Path("head.json").mkdir()
+        return minimisers(*arguments, **options)
+
+    monkeypatch.setattr(bradley_terry, "minimisers", meanwhile)
+    release = ("--lambda", 10, "--release-epsilon", 1, "--release-delta", 1e-6, "--account", "prefs")
+    refused(
+        run, "reward", "fit", prefs, "--features", SMALL, "--workers", 1, "--out", "head.json", *release, says="--out: head.json is there"
+    )
+    assert json.loads(run("account", "show", "prefs", "--json")[1])["spent"]["epsilon"] == 0
+
+
+def test_missing_safetensors_is_told_before_the_fit(run: Run, prefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    code, out, error = run("reward", "fit", "none.jsonl", "--lambda", 10, "--out", "head.json")
+    assert (code, out, "safetensors is not installed" in error) == (2, "", True), error
+
+
 LINE = json.dumps({"prompt": "p", "chosen": "c", "rejected": "r"})
 TRUNCATED = gzip.compress((LINE + "\n").encode() * 1000)[:-20]
 
@@ -230,6 +280,11 @@ TRUNCATED = gzip.compress((LINE + "\n").encode() * 1000)[:-20]
         (LINE.encode(), ("--out", "head.bin"), "--out: head.bin does not end in .json"),
         (LINE.encode(), ("--diagnostics", "nowhere/facts.json"), "--diagnostics: nowhere is not a folder"),
         (LINE.encode(), ("--diagnostics", "prefs.jsonl"), "--diagnostics: prefs.jsonl is a file to read"),
+        (LINE.encode(), ("--diagnostics", "head.json"), "--diagnostics: head.json is where --out puts the head"),
+        (LINE.encode(), ("--diagnostics", "./head.safetensors"), "--diagnostics: head.safetensors is where --out puts the head"),
+        (LINE.encode(), ("--diagnostics", "."), "--diagnostics: . is a folder"),
+        (f'{LINE}\n{LINE[:-1]}, "annotator": 1}}'.encode(), (), "annotator: missing before record 2"),
+        (f'{LINE[:-1]}, "annotator": 1}}\n{LINE}'.encode(), (), "annotator: missing in record 2"),
         (LINE.encode(), ("--account", "a"), "--release-epsilon: it, --release-delta and --account"),
     ],
 )
@@ -258,12 +313,25 @@ def test_tampered_weights_and_certificates_are_refused(run: Run, prefs: Path) ->
     refused(run, "reward", "show", "head.json", says="signature")
 
 
-def test_an_interrupted_run_leaves_nothing_and_starts_again(run: Run, tmp_path: Path) -> None:
+def size_of_group(leader: int) -> int:
+    """The processes of a process group."""
+    count = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
+            count += int(file.read_text().rpartition(")")[2].split()[2]) == leader
+    return count
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal's Ctrl-C goes to the workers as well
+def test_an_interrupted_run_leaves_nothing_and_starts_again(run: Run, tmp_path: Path, send: Callable[[int, int], None]) -> None:
     write_pairs(tmp_path / "p.jsonl.gz", preferences(30_000))
     command = [*COMMAND, "reward", "fit", "p.jsonl.gz", "--lambda", "10", "--out", "head.json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while size_of_group(process.pid) < 5 and time.monotonic() < deadline:  # two workers, and what starts and watches them
+        time.sleep(0.01)
+    time.sleep(0.3)
+    send(process.pid, signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert (out, error) == ("", "privalign: interrupted\n")

@@ -12,7 +12,7 @@ from flint import arb, ctx, fmpq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privalign.intervals import at_precision, cdf, phi, ramp, round_down, round_up, sharp, upper
+from privalign.intervals import at_precision, cdf, phi, ramp, round_down, round_up, sharp, shown, upper
 
 POINTS = [-1e6, -1e3, -40.0, -12.0000001, -12.0, -11.9999999, -3.0, -1e-9, 0.0, 1e-300, 0.5, 8.0, 40.0, 1e6]
 fractions = st.fractions(min_value=-(10**30), max_value=10**30)
@@ -95,3 +95,17 @@ def test_normal_integrals(function: Callable[[arb], arb], reference: Callable[[m
         middle, radius = exact(ball.mid()), exact(ball.rad())
         assert abs(value - middle) <= radius + abs(value) * mp.mpf(10) ** -75
         assert radius <= abs(value) * mp.mpf(2) ** -56
+
+
+@given(st.floats(1e-12, 1e12), st.integers(1, 8))
+def test_what_is_shown_is_never_below_the_bound(bound: float, digits: int) -> None:
+    text = shown(bound, digits)
+    assert float(text) >= bound
+    assert float(text) <= bound * (1 + 10.0 ** (1 - digits)) * (1 + 1e-15)
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"), [(20.0, "20"), (0.001, "0.001"), (1e-6, "1e-6"), (8.000004, "8.00001"), (0.0, "0"), (1.00035, "1.00035")]
+)
+def test_round_numbers_are_shown_as_they_are(bound: float, text: str) -> None:
+    assert shown(bound) == text

@@ -40,9 +40,9 @@ def calibrate(event: Callable[[float], Event], epsilon: float, delta: float, sen
         return least
     low, high = least, max(sensitivity.delta, 2 * least)
     while not holds(high):
-        low, high = high, high * 4
-        if high > most:
+        if high >= most:
             raise InvalidInput("epsilon", f"{epsilon:g} cannot be met by noise of up to 10⁹ times the range; ask for a larger one")
+        low, high = high, min(high * 4, most)
     while high > low * (1 + RELATIVE_WIDTH):
         middle = math.sqrt(low) * math.sqrt(high)
         if holds(middle):

@@ -33,7 +33,7 @@ from privalign.accounting.gumbel import check_order, privbon_rho
 from privalign.accounting.renyi import DEFAULT_ORDERS, conversion_offset
 from privalign.errors import InvalidInput
 from privalign.events import Composed, Event, Free, GaussianMax, GaussianRelease, GumbelMax, NonPrivate, RejectionRounds
-from privalign.intervals import upper
+from privalign.intervals import shown, upper
 
 COST_UNIT = Fraction(1, 10**12)  # of ε, ρ and Rényi divergence
 DELTA_UNIT = Fraction(1, 10**18)
@@ -186,7 +186,7 @@ class Basic:
         return from_units(debit.epsilon), from_units(debit.delta, DELTA_UNIT)
 
     def guarantee(self) -> str:
-        return f"All answers together are ({self.epsilon:g}, {self.delta:g})-differentially private: worst-case costs add up."
+        return f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: worst-case costs add up."
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Fsrc:
 
     def guarantee(self) -> str:
         return (
-            f"All answers together are ({self.epsilon:g}, {self.delta:g})-differentially private: "
+            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
             "each query is charged what its own halting time cost."
         )
 
@@ -278,8 +278,8 @@ class TwoCounter:
 
     def guarantee(self) -> str:
         return (
-            f"All answers together are ({self.epsilon:g}, {self.delta:g})-differentially private: "
-            f"ρ = {self.rho:g} for Gaussian and Gumbel noise, the rest of ε for halting times."
+            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
+            f"ρ = {shown(self.rho)} for Gaussian and Gumbel noise, the rest of ε for halting times."
         )
 
 
@@ -350,7 +350,7 @@ class Renyi:
 
     def guarantee(self) -> str:
         return (
-            f"All answers together are ({self.epsilon:g}, {self.delta:g})-differentially private: "
+            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
             f"Rényi divergences of order {self.order:g} add up, queries chosen adaptively."
         )
 

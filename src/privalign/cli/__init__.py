@@ -5,6 +5,9 @@ Exit codes: 0 done; 2 bad input; 3 budget exhausted or busy; 4 a back-end failed
 
 from __future__ import annotations
 
+import contextlib
+import io
+import signal
 import sys
 from typing import NoReturn
 
@@ -46,6 +49,11 @@ def help_without_command(context: typer.Context) -> None:
 
 def main() -> NoReturn:
     """Runs the command line and exits with the code of the contract; an error is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an answer that is paid must not be lost to a narrow encoding
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGTERM, _terminated)  # unwinds, so that nothing half-written stays
     try:
         code = app(standalone_mode=False)
     except ParserError as error:
@@ -60,9 +68,17 @@ def main() -> NoReturn:
         _fail(str(error), 5)
     except PrivalignError as error:
         _fail(str(error), 2)
+    except ArithmeticError:
+        _fail("settings: too extreme for floating-point numbers; give milder ones", 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror}; give it room and access", 2)
     if code == INTERRUPTED:  # the parser has caught it already
         _fail("interrupted", INTERRUPTED)
     sys.exit(code)
+
+
+def _terminated(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _fail(message: str, code: int) -> NoReturn:

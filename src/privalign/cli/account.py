@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, account_document, open_ledger
 from privalign.cli.output import print_facts, print_json, print_table, replacing
 from privalign.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privalign.events import Event
 
 app = typer.Typer(help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -32,6 +35,12 @@ def create(
     records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.", min=1)] = 1,
     mechanism: Annotated[
         str | None, typer.Option("--mechanism", help="Choose the order of renyi that answers most of its queries.", show_default=False)
+    ] = None,
+    for_model: Annotated[
+        str | None, typer.Option("--for-model", help="The same for a model of the deployment file --config.", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Deployment file of --for-model.", metavar="FILE", show_default=False)
     ] = None,
     n: options.N = None,
     n2: options.N2 = None,
@@ -65,8 +74,13 @@ def create(
     }
     if mechanism is None and any(value is not None for value in served.values()):
         raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
-    if mechanism is not None and (order is not None or rule != "renyi"):
-        raise InvalidInput("--mechanism", "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
+    if mechanism is not None and for_model is not None:
+        raise InvalidInput("--for-model", "give either it or --mechanism, not both")
+    if (for_model is None) != (config is None):
+        raise InvalidInput("--for-model", "it and --config belong together; give both")
+    for given, value in (("--mechanism", mechanism), ("--for-model", for_model)):
+        if value is not None and (order is not None or rule != "renyi"):
+            raise InvalidInput(given, "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
     try:
         neighbours = Relation(relation)
     except ValueError:
@@ -75,6 +89,8 @@ def create(
     if mechanism is not None:
         settings = parse({"mechanism": mechanism, **served})
         event = settings.build().event(settings.sensitivity)
+    if for_model is not None and config is not None:
+        event = _event_of_model(config, for_model)
     made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
     if event is not None:
         made.charge(event)  # refuses what no account can pay for
@@ -199,6 +215,16 @@ def export(
             count += 1
     if json:
         print_json({"account": name, "file": str(out), "lines": count})
+
+
+def _event_of_model(config: Path, name: str) -> Event:
+    """What one query of a model in a deployment file costs."""
+    from privalign.config import load
+    from privalign.mechanisms.protocol import event_of
+
+    deployment = load(config)
+    spec = deployment.model(name)
+    return event_of(spec.mechanism, deployment.rewards[spec.reward].sensitivity)
 
 
 def _show(facts: dict[str, Any], json: bool) -> None:

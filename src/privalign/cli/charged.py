@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privalign.aligner import Aligner, Performance, ServedModel
-from privalign.errors import BudgetExhausted
+from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
 from privalign.ledger import IdempotencyKey, Ledger
 from privalign.mechanisms.protocol import event_of
 from privalign.policies.recorded import DrawOrder, Pool, RecordedPolicy
@@ -92,6 +92,10 @@ class ChargedRun:
         except BudgetExhausted as refusal:
             self.exhausted = refusal
             return None
+        except IdempotencyConflict:
+            raise InvalidInput(
+                "--again", "these answers were paid and are no longer kept by the ledger; give another number to select anew, and pay anew"
+            ) from None
         return release, positions[release.index]
 
     def spent(self) -> dict[str, float]:

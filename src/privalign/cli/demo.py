@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,10 +28,12 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from privalign.experiments.demo import PROMPTS, run_demo, write_report
+    from privalign.experiments.demo import PROMPTS, prepare_folder, run_demo, write_report
+
+    prepare_folder(out)
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
         tasks: dict[str, Any] = {}
 
         def progress(stage: str, done: int, total: int) -> None:
@@ -51,13 +54,14 @@ def _print_report(report: DemoReport, files: list[str]) -> None:
     from rich.table import Table
 
     from privalign.experiments.demo import NOTICE
+    from privalign.intervals import shown
 
     console = Console()
     sensitivity = report.certificate.to_sensitivity()
     console.print(f"[bold]{NOTICE}[/bold]", highlight=False)
     console.print(
         f"{report.prompts} sums answered by a 135-million-parameter model; reward learned from {report.pairs:,} preference pairs, "
-        f"Δ = {sensitivity.delta:.4g} of a range of {sensitivity.width:g} ({report.certificate.relation.value}, "
+        f"Δ = {shown(sensitivity.delta)} of a range of {sensitivity.width:g} ({report.certificate.relation.value}, "
         f"{report.certificate.records_per_person} record a person)",
         highlight=False,
     )
@@ -92,6 +96,6 @@ def _price(epsilon: float | None) -> str:
         return "none"
     if epsilon == 0:
         return "0"
-    from decimal import ROUND_CEILING, Context, Decimal
+    from privalign.intervals import shown
 
-    return f"{Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(epsilon)).normalize():f}"
+    return shown(epsilon, 4)

@@ -76,7 +76,9 @@ def init(
     if json:
         print_json({"file": str(file)})
     else:
-        typer.echo(f"wrote {file}; next: privalign config check {file}")
+        typer.echo(
+            f"wrote {file}; next: privalign reward fit PREFERENCES --lambda 1000 --out head.json, then privalign config check {file}"
+        )
 
 
 @app.command()
@@ -163,6 +165,7 @@ async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
 
 def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dict[str, Any]:
     from privalign.accounting import costs
+    from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
 
     sensitivity = deployment.rewards[spec.reward].sensitivity
@@ -179,7 +182,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dic
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(account.limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
     guarantee = (
-        f"{spec.mechanism.name}, ε ≤ {epsilon:.4g} an answer, Δ = {sensitivity.delta:.4g} ({source[sensitivity.source]}); "
+        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
         f"account {account.name}, neighbours by {account.relation.value} of {account.records_per_person} record"
         f"{'s' if account.records_per_person != 1 else ''} of a person. {account.guarantee} "
         + ("Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all.")

@@ -106,6 +106,9 @@ def calibrated(settings: Settings) -> dict[str, Any]:
     """The document of `calibrate`."""
     from privalign.accounting import costs
 
+    for name in ("scale", "sigma_x", "sigma_z", "threshold", "halt", "orders", "queries", "total_delta"):
+        if getattr(settings, name) is not None:
+            raise InvalidInput(option(name), "not an option of calibrate; leave it out")
     if settings.epsilon is None:
         raise InvalidInput("--epsilon", "missing; give the ε that one query may cost")
     if settings.sensitivity.public:
@@ -206,8 +209,6 @@ def _run(raw: Mapping[str, Any], file: Path | None, as_json: bool, document: Cal
         for number, line in read_lines(file, raw):
             try:
                 lines.append(to_json(document(parse(line))))
-            except InvalidFile:
-                raise
             except InvalidInput as error:
                 raise InvalidFile(str(file), number, str(error)) from None
     typer.echo("\n".join(lines))

@@ -87,13 +87,14 @@ def fit(
     from privalign.preferences.bradley_terry import fit as fit_heads
 
     release = _release_options(release_epsilon, release_delta, account, shards)
-    _check_files(prefs, out, public, diagnostics)
     with _renamed(), _bars() as bar:
+        _check_files(prefs, out, public, diagnostics)
         map_ = _features(features)
         public_facts: dict[str, Any] | None = None
         if (regularisation is None) == (public is None):
             raise InvalidInput("--lambda", "give either it, or --public to choose it on public preferences; never choose it on PREFS")
         if public is not None:
+            _check_public(prefs, public, bar("comparing"))
             regularisation, public_facts = _choose(
                 public, map_, relation, clip_records or records_per_person, norm, tolerance, bar("choosing Λ on public pairs")
             )
@@ -107,7 +108,7 @@ def fit(
         if release is None:
             head = fit_heads(settings, differences, owners, bar("solving"))
         else:
-            head = _released(settings, differences, release, ledger, bar("solving"))
+            head = _released(settings, differences, release, ledger, out, bar("solving"))
         certificate = head.save(out)
         if diagnostics is not None:
             _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
@@ -288,26 +289,34 @@ def _release_options(epsilon: float | None, delta: float | None, account: str | 
 
 
 def _check_files(prefs: Path, out: Path, public: Path | None, diagnostics: Path | None) -> None:
-    """Refuses, before anything is read, what could not be written in the end, and a public file that is the private one."""
-    import hashlib
+    """Refuses, before anything is read, what could not be written in the end or would replace another file of the run."""
+    from privalign.preferences.bradley_terry import check_place
 
     if out.suffix != ".json":
         raise InvalidInput("--out", f"{out} does not end in .json; the weights take the same name with .safetensors")
-    for option, path in (("--out", out), ("--diagnostics", diagnostics)):
+    weights = out.with_suffix(".safetensors")
+    for option, path in (("--out", out), ("--out", weights), ("--diagnostics", diagnostics)):
         if path is not None and not path.parent.is_dir():
             raise InvalidInput(option, f"{path.parent} is not a folder; make it first")
         if path is not None and path.resolve() in {prefs.resolve(), None if public is None else public.resolve()}:
             raise InvalidInput(option, f"{path} is a file to read; give another name")
-    if public is not None:
-        digests = []
-        for path in (prefs, public):
-            try:
-                with path.open("rb") as file:
-                    digests.append(hashlib.file_digest(file, "sha256").digest())
-            except OSError as error:
-                raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give a file of preference pairs") from None
-        if digests[0] == digests[1]:
-            raise InvalidInput("--public", "the private preferences themselves; choosing Λ on them would void the certificate")
+    if diagnostics is not None and diagnostics.resolve() in {out.resolve(), weights.resolve()}:
+        raise InvalidInput("--diagnostics", f"{diagnostics} is where --out puts the head; give another name")
+    if diagnostics is not None and diagnostics.is_dir():
+        raise InvalidInput("--diagnostics", f"{diagnostics} is a folder; give the name of a file")
+    check_place(out)
+
+
+def _check_public(prefs: Path, public: Path, progress: Callable[[float], None]) -> None:
+    """Refuses public preferences that share a pair with the private ones, however the files are packed or labelled."""
+    from privalign.preferences.differences import content_digest
+    from privalign.preferences.pairs import iterate_pairs
+    from privalign.secret import installation_key
+
+    key = installation_key()
+    known = {content_digest(pair, key) for pair in iterate_pairs(public)}
+    if any(content_digest(pair, key) in known for pair in iterate_pairs(prefs, progress)):
+        raise InvalidInput("--public", f"{public} holds pairs of the private preferences, which would void the certificate; leave them out")
 
 
 def _choose(
@@ -368,16 +377,22 @@ def _check_account(url: str, name: str, settings: HeadSettings) -> None:
 
 
 def _released(
-    settings: HeadSettings, differences: Differences, release: tuple[float, float, str], url: str, progress: Callable[[float], None]
+    settings: HeadSettings,
+    differences: Differences,
+    release: tuple[float, float, str],
+    url: str,
+    out: Path,
+    progress: Callable[[float], None],
 ) -> Head:
     """Pays, then draws the noise: whatever happens afterwards, nothing was written that is not paid for."""
     from privalign.ledger import Reservation
-    from privalign.preferences.bradley_terry import minimisers
+    from privalign.preferences.bradley_terry import check_place, minimisers
     from privalign.preferences.release import release_event, release_scale, released_head
 
     epsilon, delta, account = release
     scale = release_scale(settings.weight_bound, epsilon, delta)
     weights = minimisers(settings, differences, progress=progress)
+    check_place(out, weights.nbytes)
     event = release_event(settings, scale)
     ledger = open_ledger(url)
     reservation = ledger.reserve(account, [event])

@@ -19,7 +19,7 @@ from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
 from privalign.cli.output import assumptions, print_facts, print_json, printable, replacing, to_json
 from privalign.errors import InvalidInput
-from privalign.settings import MECHANISMS, Settings, parse
+from privalign.settings import MECHANISMS, NOISE_OPTIONS, Settings, parse
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from privalign.randomness import Randomness
     from privalign.sensitivity import Sensitivity
 
-_OWN_OPTIONS = ("file", "draw", "seed", "reward", "out", "account", "ledger", "json")
+_OWN_OPTIONS = ("file", "draw", "seed", "reward", "out", "account", "ledger", "again", "json")
 
 
 def select(
@@ -67,6 +67,9 @@ def select(
         str | None, typer.Option("--account", help="The account that pays; exit 3 where it cannot.", metavar="A", show_default=False)
     ] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
+    again: Annotated[
+        int, typer.Option("--again", help="With --account: another number selects, and pays, anew instead of replaying.", min=0)
+    ] = 0,
     json: options.Json = False,
 ) -> None:
     """Releases one answer for every prompt of a file of scored candidates, and says what that costs.
@@ -88,7 +91,7 @@ def select(
         progress = stack.enter_context(_progress())
         pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
         checked = sum(1 for _ in progress.track(pools, description="checking"))
-        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, reward))
+        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, reward, again))
         total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
         pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
         for pool in progress.track(pools, checked, description="selecting"):
@@ -111,7 +114,7 @@ def select(
 
 
 @contextlib.contextmanager
-def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: str) -> Iterator[ChargedRun]:
+def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: str, again: int) -> Iterator[ChargedRun]:
     """The run against an account, closed at the end."""
     from privalign.cli.charged import ChargedRun
 
@@ -123,6 +126,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: 
         "draw": selector.order.value,
         "reward": reward,
         "account": account,
+        "again": again,
     }
     run = ChargedRun(
         open_ledger(ledger),
@@ -167,6 +171,7 @@ class Selector:
             InvalidInput: a setting is missing or out of range.
         """
         from privalign.accounting import costs
+        from privalign.events import Free
         from privalign.mechanisms.protocol import event_of
         from privalign.policies.recorded import DrawOrder
         from privalign.randomness import SecureRandomness, SeededRandomness
@@ -179,8 +184,10 @@ class Selector:
         mechanism = settings.build()
         event = event_of(mechanism, settings.sensitivity)
         epsilon = costs.epsilon(event, settings.delta)
+        if math.isinf(epsilon) and mechanism.name in NOISE_OPTIONS:
+            raise InvalidInput(f"--{NOISE_OPTIONS[mechanism.name][0].replace('_', '-')}", "too small for any finite ε; give more noise")
         notice = None
-        if not noise.private:
+        if not noise.private and not isinstance(event, Free):
             notice = "not a private release: whoever knows the seed can undo the noise"
         if math.isinf(epsilon):
             notice = f"not a private release: {mechanism.name} has no guarantee"
@@ -207,7 +214,7 @@ class Selector:
     def privacy(self) -> dict[str, Any]:
         """The facts that go with every answer."""
         facts = {"mechanism": self.mechanism.name, "epsilon": self.epsilon, "delta": self.delta, "account": None}
-        return facts if self.notice is None else facts | {"private": False}
+        return facts if self.notice is None else facts | {"epsilon": None, "private": False}
 
     def release(self, pool: Pool) -> dict[str, Any]:
         """One query: the line of the answers' file."""
@@ -254,6 +261,8 @@ class Selector:
             "draw": self.order.value,
             **assumptions(self.sensitivity),
         }
+        if account is not None:
+            facts["spent_is"] = "how much the account's spent rose; the guarantee is the account's, not the run's"
         return facts if self.notice is None else facts | {"notice": self.notice}
 
 

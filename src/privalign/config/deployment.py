@@ -28,12 +28,16 @@ from privalign.settings import parse
 
 @dataclass(frozen=True, slots=True)
 class AccountTerms:
-    """What an `[accounts.*]` table asks for."""
+    """What an `[accounts.*]` table asks for; `written` names the parameters of the rule that stand in the file.
+
+    The others took their defaults, which depend on ε: an account whose ε was raised keeps the ones it was made with.
+    """
 
     name: str
     rule: Rule
     relation: Relation
     records_per_person: int
+    written: frozenset[str] = frozenset()
 
     def charge(self, event: Event) -> Debit:
         """What a query would cost.
@@ -110,7 +114,10 @@ class Deployment:
             ("rule", account.rule.name, terms.rule.name),
             ("relation", account.relation.value, terms.relation.value),
             ("records_per_person", account.records_per_person, terms.records_per_person),
-            *((name, getattr(account.rule, name, None), getattr(terms.rule, name, None)) for name in _RULE_PARAMETERS),
+            *(
+                (name, getattr(account.rule, name, None), getattr(terms.rule, name, None))
+                for name in ("epsilon", "delta", *sorted(terms.written))
+            ),
         ]
         for name, there, here in pairs:
             if there != here:
@@ -140,9 +147,6 @@ def _found(ledger: Ledger, name: str) -> Account | None:
         return ledger.account(name)
     except UnknownAccount:
         return None
-
-
-_RULE_PARAMETERS = ("epsilon", "delta", "order", "rho", "delta_per_query")
 
 
 def load(file: Path) -> Deployment:
@@ -212,7 +216,8 @@ def _account(table: Table) -> AccountTerms:
     relation = Relation(table.choice("relation", tuple(item.value for item in Relation), "replace"))
     records = table.whole("records_per_person", 1)
     table.close()
-    return AccountTerms(table.name.removeprefix("accounts."), made, relation, records)
+    written = frozenset(name for name, value in parameters.items() if value is not None)
+    return AccountTerms(table.name.removeprefix("accounts."), made, relation, records, written)
 
 
 def _model(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from privalign.accounting.composition import compose
 from privalign.errors import InvalidInput, MissingDependency
 from privalign.events import Event, NonPrivate
 from privalign.experiments import arithmetic, expectations
+from privalign.intervals import shown
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
@@ -283,14 +285,35 @@ def write_report(report: DemoReport, folder: Path) -> list[Path]:
     Raises:
         InvalidInput: the folder cannot be written to. MissingDependency: matplotlib is not installed.
     """
+    prepare_folder(folder)
     document, figure = folder / "demo.json", folder / "demo.png"
+    fresh = [path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}") for path in (document, figure)]
+    try:
+        fresh[0].write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        draw_figure(report, fresh[1])
+        for made, path in zip(fresh, (document, figure), strict=True):
+            made.replace(path)
+    except OSError as error:
+        raise InvalidInput("--out", f"{folder} cannot be written to ({error.strerror}); give a folder with room") from None
+    finally:
+        for made in fresh:
+            made.unlink(missing_ok=True)
+    return [document, figure]
+
+
+def prepare_folder(folder: Path) -> None:
+    """Makes the folder of a report, before any work is done for it.
+
+    Raises:
+        InvalidInput: it cannot be made or written to.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draw_figure(report, figure)
-        document.write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        probe = folder / f".{os.getpid()}"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
-        raise InvalidInput("out", f"{folder} cannot be written to ({error.strerror})") from None
-    return [document, figure]
+        raise InvalidInput("--out", f"{folder} cannot be written to ({error.strerror}); give another folder") from None
 
 
 def draw_figure(report: DemoReport, path: Path) -> None:
@@ -312,7 +335,10 @@ def draw_figure(report: DemoReport, path: Path) -> None:
         elif row.epsilon_query == 0:
             colour, price = "#666666", "ε = 0"
         else:
-            colour, price = "#0072B2", f"ε = {row.epsilon_query:.3g} a query" + (f", δ = {row.delta_query:g}" if row.delta_query else "")
+            colour, price = (
+                "#0072B2",
+                f"ε = {shown(row.epsilon_query, 3)} a query" + (f", δ = {row.delta_query:g}" if row.delta_query else ""),
+            )
         low, high = row.ci95
         axes.errorbar(row.accuracy, place, xerr=[[row.accuracy - low], [high - row.accuracy]], fmt="o", color=colour, capsize=4)
         axes.annotate(price, (high, place), xytext=(8, 0), textcoords="offset points", va="center", color=colour, fontsize=9)

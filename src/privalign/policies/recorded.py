@@ -324,7 +324,9 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[_Place, An
                     if prompt != record["prompt"]:
                         raise here.flaw("two prompts share a prompt_id; give every prompt its own")
                     record["responses"].append({"text": text, reward: score})
-    except (pa.ArrowException, OSError):
+    except InvalidFile:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError):  # what pyarrow says may quote a value
         raise _Place(path, f"after row {row}" if row else None).flaw("damaged or cut off Parquet; write the file again") from None
     if record is not None:
         yield place, record

@@ -8,11 +8,12 @@ bounds are those of `bounds`, the solve that they assume is that of `solver`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -122,15 +123,25 @@ class Head:
         Raises:
             InvalidInput: they cannot be written. MissingDependency: safetensors is not installed.
         """
-        try:
-            from safetensors.numpy import save
-        except ImportError:
-            raise MissingDependency("safetensors is not installed; get it with: pip install 'privalign[heads]'") from None
-        weights = save({"weights": self.weights})
+        weights = _safetensors()({"weights": self.weights})
         signed = self.certificate.signed(installation_key(), weights)
         certificate = (json.dumps(signed.to_json(), indent=2) + "\n").encode()
-        _write_together({path.with_suffix(".safetensors"): weights, path: certificate})
+        _write_together({path.with_suffix(".safetensors"): weights, path: certificate})  # a certificate never lacks its weights
         return signed
+
+
+def check_place(path: Path, size: int = 0) -> None:
+    """Refuses what `Head.save` could not write to, before a long fit or a payment. Nothing stays.
+
+    Args:
+        size: of the weights, in bytes: there must be room for them.
+
+    Raises:
+        InvalidInput: a file cannot be written. MissingDependency: safetensors is not installed.
+    """
+    _safetensors()
+    with _written({path.with_suffix(".safetensors"): bytes(size), path: b""}):
+        pass
 
 
 def fit_head(
@@ -215,8 +226,24 @@ def _installed(package: str) -> bool:
     return True
 
 
+def _safetensors() -> Callable[[dict[str, Floats]], bytes]:
+    try:
+        from safetensors.numpy import save
+    except ImportError:
+        raise MissingDependency("safetensors is not installed; get it with: pip install 'privalign[heads]'") from None
+    return save
+
+
 def _write_together(contents: dict[Path, bytes]) -> None:
-    """Writes all files under new names with mode 0600, then renames them: each whole or not at all."""
+    """Writes all files with mode 0600 under new names before it renames any, in their order."""
+    with _written(contents) as fresh:
+        for path in contents:
+            fresh[path].replace(path)
+
+
+@contextlib.contextmanager
+def _written(contents: dict[Path, bytes]) -> Iterator[dict[Path, Path]]:
+    """The contents on disk under new names, which can take the places of `contents`; what was not renamed is removed."""
     fresh = {path: path.with_name(f".{path.name}.{secrets.token_hex(4)}") for path in contents}
     try:
         for path, content in contents.items():
@@ -225,9 +252,12 @@ def _write_together(contents: dict[Path, bytes]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         for path in contents:
-            fresh[path].replace(path)
+            if path.exists() and not path.is_file():
+                raise InvalidInput("out", f"{path} is there and not a file; give another name")
+        yield fresh
     except OSError as error:
         raise InvalidInput("out", f"{next(iter(contents)).parent} cannot be written to ({error.strerror}); give another place") from None
     finally:
         for path in fresh.values():
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a name that is too long cannot be removed either
+                path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -41,13 +42,18 @@ class Owners:
     def of(cls, pairs: list[PreferencePair], key: bytes) -> Owners:
         """Records without an annotator share one digest of nobody; whoever asks about persons uses `with_annotators` first."""
         persons = [_digest(key, "person", pair.annotator or "") for pair in pairs]
-        contents = [_digest(key, "content", pair.prompt, *sorted((pair.chosen, pair.rejected))) for pair in pairs]
+        contents = [content_digest(pair, key) for pair in pairs]
         turned = np.array([pair.chosen > pair.rejected for pair in pairs], dtype=np.bool_)
         return cls(_words(persons), _words(contents), turned)
 
     def keep(self, mask: NDArray[np.bool_]) -> Owners:
         """Those of the rows that the mask marks."""
         return Owners(self.persons[mask], self.contents[mask], self.turned[mask])
+
+
+def content_digest(pair: PreferencePair, key: bytes) -> bytes:
+    """A keyed digest of the prompt and the unordered pair of answers, 16 bytes: the same whoever was asked and said what."""
+    return _digest(key, "content", pair.prompt, *sorted((pair.chosen, pair.rejected)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +125,10 @@ def differences_of(
 
 
 def with_annotators(pairs: Iterable[PreferencePair], required: bool) -> tuple[Iterator[PreferencePair], bool]:
-    """The same pairs, and whether they name their annotators: all of them where it is required or the first one does.
+    """The same pairs, and whether they name their annotators: as the first one does, and always where it is required.
 
     Raises:
-        InvalidInput: while iterating, a record does not where it should: records of one person could not be told.
+        InvalidInput: while iterating, a record does otherwise than it should: records of one person could not be told.
     """
     rest = iter(pairs)
     first = next(rest, None)
@@ -131,7 +137,10 @@ def with_annotators(pairs: Iterable[PreferencePair], required: bool) -> tuple[It
     def checked() -> Iterator[PreferencePair]:
         for number, pair in enumerate(rest if first is None else chain([first], rest), 1):
             if named and pair.annotator is None:
-                raise InvalidInput("annotator", f"missing in record {number}; name the person of every record, or of none")
+                remedy = "name the person of every record" if required else "name all of them or none"
+                raise InvalidInput("annotator", f"missing in record {number}; {remedy}")
+            if not named and pair.annotator is not None:
+                raise InvalidInput("annotator", f"missing before record {number}, which names one; name all of them or none")
             yield pair
 
     return checked(), named
@@ -158,7 +167,8 @@ def _mapped(
     if workers == 1:
         yield from map(work, chunks)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("forkserver")) as pool:
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; this one alone answers it
+    with ProcessPoolExecutor(workers, get_context("forkserver"), signal.signal, ignore) as pool:
         try:
             waiting: deque[Future[tuple[Any, Owners]]] = deque()
             for chunk in chunks:

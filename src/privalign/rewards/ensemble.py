@@ -52,8 +52,11 @@ class EnsembleReward(FailClosedReward):
         """An ensemble whose Δ its certificate states.
 
         Raises:
-            InvalidInput: the certificate is not one of an ensemble of as many shards as there are members.
+            InvalidInput: the certificate is not one of an ensemble of as many shards as there are members, or it is about the
+                weights of heads that were fitted here.
         """
+        if certificate.released or certificate.features is not None:
+            raise InvalidInput("certificate", 'is about the weights of a head and about no other model; give it to a reward of kind "head"')
         if certificate.kind != "ensemble" or certificate.shards != len(members):
             raise InvalidInput(
                 "certificate", f"of kind '{certificate.kind}' for {certificate.shards} shards does not fit an ensemble of {len(members)}"
@@ -77,13 +80,13 @@ def disjoint_shards(
 ) -> Sensitivity:
     """Δ of the mean of models trained on disjoint shards: c · min(R, Δ_member)/K, at most R, rounded up.
 
-    c counts the shards that one person's records can touch: 1 by person (with `replace`: other records of the same
-    person), min(k, K) by pair, and min(2k, K) by pair with `replace`. Δ_member is the largest of the members'.
+    c counts the shards that one person's records can touch: 1 by person and min(k, K) by pair; with `replace` twice that, at
+    most K, since the person may be exchanged for anybody, whose shard is another. Δ_member is the largest of the members'.
 
     Args:
         members: the sensitivities of the K members, with one range. Below R each must hold for `relation` and for at least
-            `records_per_person` records; by pair with `replace` it must come from a certificate, whose bound covers records that
-            only leave or only arrive as well.
+            `records_per_person` records; with `replace` it must come from a certificate, whose bound covers records that only
+            leave or only arrive as well.
         reason: who vouches that the shards are disjoint, that the hash is public, and that no tuning or seed crossed shards. The
             result is marked as declared, with it.
 
@@ -100,9 +103,9 @@ def disjoint_shards(
     for member in members:
         if member.range != range:
             raise InvalidInput("range", "the members' ranges differ; give all members the same")
-        _check_covered(member, sharding, relation, records_per_person)
+        _check_covered(member, relation, records_per_person)
     count = len(members)
-    touched = 1 if sharding is ShardBy.PERSON else records_per_person * (2 if relation is Relation.REPLACE else 1)
+    touched = (1 if sharding is ShardBy.PERSON else records_per_person) * (2 if relation is Relation.REPLACE else 1)
     value = min(touched, count) * max(member.delta for member in members) / count
     return Sensitivity(
         math.nextafter(math.nextafter(value, math.inf), math.inf),  # the product and the quotient each round once
@@ -114,7 +117,7 @@ def disjoint_shards(
     )
 
 
-def _check_covered(member: Sensitivity, sharding: ShardBy, relation: Relation, records_per_person: int) -> None:
+def _check_covered(member: Sensitivity, relation: Relation, records_per_person: int) -> None:
     if member.delta >= member.width:
         return  # R covers every relation and any number of records
     records = member.records_per_person or 0
@@ -122,7 +125,7 @@ def _check_covered(member: Sensitivity, sharding: ShardBy, relation: Relation, r
         raise InvalidInput(
             "members", f"a member's Δ is not one for relation {relation.value} and {records_per_person} records; take its range instead"
         )
-    if sharding is ShardBy.PAIR and relation is Relation.REPLACE and member.source != "certificate":
+    if relation is Relation.REPLACE and member.source != "certificate":
         raise InvalidInput("members", "a declared Δ may not cover records that only leave a shard; take the range, or a certificate")
 
 

@@ -10,12 +10,17 @@ from privalign.sensitivity import Relation, RewardRange, Sensitivity, load_certi
 
 
 def certified_sensitivity(path: Path, range: RewardRange) -> Sensitivity:
-    """Δ that a certificate file of this installation states for scores clipped to `range`.
+    """Δ that a certificate file of this installation states for scores clipped to `range`, where no weights are checked.
 
     Raises:
-        InvalidFile: unreadable, or not signed by this installation. InvalidInput: it is for another range.
+        InvalidFile: unreadable, or not signed by this installation. InvalidInput: it is for another range, or for weights of its
+            own: it would say nothing about another model.
     """
     certificate = load_certificate(path, installation_key())
+    if certificate.released or certificate.features is not None or certificate.kind not in ("declared", "ensemble"):
+        raise InvalidInput(
+            "certificate", f'{path} is about the weights of a head and about no other model; give it to a reward of kind "head"'
+        )
     if certificate.range != range:
         stated = certificate.range
         raise InvalidInput(

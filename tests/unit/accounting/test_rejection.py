@@ -239,7 +239,8 @@ def test_worst_renyi_is_the_maximum_of_the_table(
     rounds = rounds_of(share, scale, cap)
     orders = (1.25, order, 32.0)
     worst = rejection.worst_case_renyi(rounds, orders)
-    assert worst[1] == rejection.renyi_table(rounds, order).max()
+    largest = rejection.renyi_table(rounds, order).max()
+    assert largest <= worst[1] <= largest * (1 + rejection.NEAR_ENOUGH)
     assert rejection.worst_case_renyi(rounds, (order,)) == (worst[1],)
     rejection.worst_case_renyi.cache_clear()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from privalign.errors import InvalidInput
-from privalign.preferences.bradley_terry import Head, fit_head
+from privalign.preferences.bradley_terry import Head, check_place, fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
@@ -140,3 +142,42 @@ def test_saved_files_are_private_and_whole(tmp_path: Path, monkeypatch: pytest.M
     saved = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
     assert saved == ["head.json", "head.safetensors"]
     assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in saved)
+
+
+@pytest.mark.parametrize("taken", ["head.json", "head.safetensors"])
+def test_a_target_that_is_no_file_stops_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str) -> None:
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    (tmp_path / taken).mkdir()
+    for attempt in (fit([PreferencePair("x", "a", "b")]).save, check_place):
+        with pytest.raises(InvalidInput, match=f"out: .*{taken} is there and not a file"):
+            attempt(tmp_path / "head.json")
+        assert [path.name for path in tmp_path.iterdir() if path.name != "key"] == [taken]
+
+
+def test_files_are_complete_before_the_first_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    renamed: list[str] = []
+    rename = Path.replace
+
+    def watched(self: Path, target: Path) -> Path:
+        fresh = [path for path in tmp_path.iterdir() if path.name.startswith(".head")]
+        assert len(fresh) == 2 - len(renamed)
+        assert all(path.stat().st_size for path in fresh)
+        renamed.append(target.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    fit([PreferencePair("x", "a", "b")]).save(tmp_path / "head.json")
+    assert renamed == ["head.safetensors", "head.json"]
+
+
+def test_no_room_for_the_weights_is_found_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size > 1000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    check_place(tmp_path / "head.json")
+    with pytest.raises(InvalidInput, match="No space left"):
+        check_place(tmp_path / "head.json", 1001)
+    assert not list(tmp_path.iterdir())

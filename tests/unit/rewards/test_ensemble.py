@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_the_mean_is_within_the_rounding_that_is_charged() -> None:
 @pytest.mark.parametrize(
     ("sharding", "relation", "k", "touched"),
     [
-        (ShardBy.PERSON, Relation.FLIP, 1, 1), (ShardBy.PERSON, Relation.REPLACE, 9, 1),
+        (ShardBy.PERSON, Relation.FLIP, 1, 1), (ShardBy.PERSON, Relation.REPLACE, 9, 2),
         (ShardBy.PERSON, Relation.ADD_REMOVE, 3, 1),
         (ShardBy.PAIR, Relation.FLIP, 1, 1), (ShardBy.PAIR, Relation.FLIP, 3, 3), (ShardBy.PAIR, Relation.ADD_REMOVE, 9, 8),
         (ShardBy.PAIR, Relation.REPLACE, 1, 2), (ShardBy.PAIR, Relation.REPLACE, 3, 6), (ShardBy.PAIR, Relation.REPLACE, 5, 8),
@@ -84,36 +85,43 @@ def test_no_person_moves_the_mean_further(sharding: ShardBy, relation: Relation,
     for _ in range(3000):
         rest = [(int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(rng.integers(3))]
 
-        def place(rest: object = rest, home: int = int(rng.integers(4))) -> list[tuple[int, float]]:
+        def place() -> list[tuple[int, float]]:
+            home = int(rng.integers(4))  # of the person, or of the one she is exchanged for
             return [(home if sharding is ShardBy.PERSON else int(rng.integers(4)), float(rng.choice([-4, 4]))) for _ in range(k)]
 
         mine = place()
         other = {Relation.FLIP: [(shard, -label) for shard, label in mine], Relation.ADD_REMOVE: [], Relation.REPLACE: place()}[relation]
-        if relation is Relation.REPLACE and sharding is ShardBy.PERSON:
-            other = [(mine[0][0], label) for _, label in other]
         largest = max(largest, abs(scores(rest + mine) - scores(rest + other)))
     assert 0 < largest <= bound
 
 
 def test_a_members_own_delta_counts_only_where_it_covers_the_person() -> None:
     certified = Sensitivity(0.5, RANGE, "certificate", Relation.REPLACE, 2)
-    assert shards(4, ShardBy.PERSON, Relation.REPLACE, 2, certified).delta == pytest.approx(0.125)
+    assert shards(4, ShardBy.PERSON, Relation.REPLACE, 2, certified).delta == pytest.approx(0.25)
     assert shards(4, ShardBy.PAIR, Relation.REPLACE, 1, certified).delta == pytest.approx(0.25)
     for relation, k in ((Relation.FLIP, 1), (Relation.REPLACE, 3)):
         with pytest.raises(InvalidInput, match="relation"):
             shards(4, ShardBy.PERSON, relation, k, certified)
     declared = replace(certified, source="declared", reason="x")
-    assert shards(4, ShardBy.PERSON, Relation.REPLACE, 2, declared).delta == pytest.approx(0.125)
-    with pytest.raises(InvalidInput, match="only leave"):
-        shards(4, ShardBy.PAIR, Relation.REPLACE, 2, declared)
+    for sharding in ShardBy:
+        with pytest.raises(InvalidInput, match="only leave"):
+            shards(4, sharding, Relation.REPLACE, 2, declared)
+    assert shards(4, ShardBy.PERSON, Relation.FLIP, 2, replace(declared, relation=Relation.FLIP)).delta == pytest.approx(0.125)
     mixed = disjoint_shards([WHOLE, certified], sharding=ShardBy.PERSON, relation=Relation.REPLACE, records_per_person=1, reason="x")
-    assert mixed.delta == pytest.approx(2.0)
+    assert mixed.delta == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_a_person_exchanged_for_anybody_moves_two_shards(count: int) -> None:
+    assert shards(count, ShardBy.PERSON, Relation.REPLACE).delta == pytest.approx(RANGE.width * 2 / count)
 
 
 def test_a_certificate_must_be_one_of_this_many_shards() -> None:
     certificate = Certificate("ensemble", Relation.FLIP, 1, RANGE, 0.25, shards=3)
     assert EnsembleReward.certified([member([])] * 3, certificate, name="e").sensitivity.delta == pytest.approx(0.25)
-    for other in (replace(certificate, shards=2), replace(certificate, kind="head"), replace(certificate, shards=None)):
+    paid = {"epsilon": 1.0, "delta": 1e-6, "account": "a", "scale": 1.0}
+    changes: list[dict[str, Any]] = [{"shards": 2}, {"kind": "head"}, {"shards": None}, {"released": paid}, {"features": {"kind": "any"}}]
+    for other in (replace(certificate, **change) for change in changes):
         with pytest.raises(InvalidInput, match="certificate"):
             EnsembleReward.certified([member([])] * 3, other, name="e")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,29 @@ def test_a_certificate_states_delta_for_its_own_range(path: Path) -> None:
     assert (stated.delta, stated.source, stated.relation, stated.records_per_person) == (0.25, "certificate", Relation.FLIP, 2)
     with pytest.raises(InvalidInput, match="range"):
         certified_sensitivity(path, RewardRange(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "head"},
+        {"features": {"kind": "hashed-ngrams"}},
+        {"released": {"epsilon": 1.0}},
+        {"kind": "declared", "released": {"epsilon": 1.0}},
+    ],
+)
+def test_a_certificate_of_weights_is_refused_for_any_other_model(path: Path, change: dict[str, Any]) -> None:
+    certificate = replace(Certificate("ensemble", Relation.FLIP, 2, RANGE, 0.25, shards=8), **change).signed(installation_key())
+    path.write_text(json.dumps(certificate.to_json()))
+    with pytest.raises(InvalidInput, match='kind "head"'):
+        certified_sensitivity(path, RANGE)
+
+
+def test_a_declared_certificate_states_delta(path: Path) -> None:
+    certificate = Certificate("declared", Relation.FLIP, 2, RANGE, 0.25, reason="audited").signed(installation_key())
+    path.write_text(json.dumps(certificate.to_json()))
+    stated = certified_sensitivity(path, RANGE)
+    assert (stated.delta, stated.source, stated.reason) == (0.25, "declared", "audited")
 
 
 def test_a_changed_certificate_is_refused(path: Path) -> None:
