@@ -205,7 +205,7 @@ def test_members_may_stand_after_their_ensemble(tmp_path: Path) -> None:
     assert deployment.rewards["armo"].sensitivity.delta == pytest.approx(1.0)  # replacing a person can touch both shards
     reward = deployment.rewards["armo"].make()
     assert "mean of 2" in reward.name
-    assert reward.sensitivity.delta == pytest.approx(0.5)
+    assert reward.sensitivity.delta == pytest.approx(1.0)
 
 
 # Every kind parses and builds
