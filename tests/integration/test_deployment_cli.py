@@ -332,6 +332,7 @@ def test_an_answer_its_price_and_what_remains(document: Any, config: Path) -> No
     assert set(first) == {"text", "privacy", "remaining"}
     assert "nswer" in first["text"]
     privacy = first["privacy"]
+    assert privacy["candidates"] >= 1
     assert {"mechanism", "epsilon", "delta", "account", "sensitivity", "sensitivity_source"} <= set(privacy)
     assert (privacy["mechanism"], privacy["account"], privacy["sensitivity_source"]) == ("privbon", "prefs", "certificate")
     assert set(first["remaining"]) == {"epsilon", "delta"}

@@ -134,6 +134,7 @@ def ask(
             "epsilon": release.epsilon,
             "delta": release.delta,
             "account": spec.account,
+            "candidates": release.drawn,
             **assumptions(deployment.rewards[spec.reward].sensitivity),
         },
         "remaining": {"epsilon": epsilon, "delta": delta},

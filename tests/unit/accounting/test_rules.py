@@ -239,3 +239,23 @@ def independent_epsilon(rule: Rule, events: list[Event]) -> float:
         pure = sum(costs.epsilon(part, 0.5) for part in parts if part not in (GUMBEL, RELEASE))
         return pure + rho + 2 * math.sqrt(rho * math.log(1 / DELTA))
     return sum(costs.epsilon(part, PER_QUERY) for part in parts)
+
+
+def test_full_accounts_of_binary_choices_keep_their_promise_exactly() -> None:
+    """Two candidates whose rewards swing from Δ apart to −Δ apart make PrivBoN randomised response at Δ/σ; T such queries compose
+    to a sum of binomials, known exactly."""
+    event = GumbelMax(S, 0.5, 2)
+    log_odds = S.delta / 0.5
+    log_p, log_q = -math.log1p(math.exp(-log_odds)), -math.log1p(math.exp(log_odds))
+    for rule in (*RULES, Renyi(1.0, 1e-4, 64.0), Renyi(4.0, 1e-6, 8.0), TwoCounter.halved(2.0, 1e-5)):
+        charge = rule.charge(event)
+        counters = ("epsilon", "delta", "rho", "rdp")
+        count = min(getattr(rule.limit, name) // getattr(charge, name) for name in counters if getattr(charge, name))
+        assert count >= 1
+        delta = 0.0
+        for hits in range(count + 1):
+            ways = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+            under_d = ways + hits * log_p + (count - hits) * log_q
+            under_other = ways + hits * log_q + (count - hits) * log_p
+            delta += max(0.0, math.exp(under_d) - math.exp(rule.epsilon + under_other))
+        assert delta <= rule.delta
