@@ -160,16 +160,12 @@ def charge_all(rule: Rule, events: Iterable[Event]) -> Debit:
 
 
 @dataclass(frozen=True, slots=True)
-class Basic:
-    """Adds up the worst-case ε and δ_q of every query. Nothing is ever lowered.
-
-    Formal guarantee: the stream is (Σε, Σδ_q)-DP, hence (ε_total, δ_total)-DP, parameters chosen adaptively.
-    """
+class _Pointwise:
+    """What `basic` and `fsrc` share: ε and δ_q add up to ε_total and δ_total."""
 
     epsilon: float
     delta: float
     delta_per_query: float
-    name: ClassVar[str] = "basic"
 
     def __post_init__(self) -> None:
         _check_budget(self.epsilon, self.delta)
@@ -179,42 +175,38 @@ class Basic:
     def limit(self) -> Debit:
         return Debit(epsilon=units_down(self.epsilon), delta=units_down(self.delta, DELTA_UNIT))
 
-    def charge(self, event: Event) -> Debit:
-        return _sum_charges(event, lambda part: _pointwise(_worst(part), self.delta_per_query))
-
     def spent(self, debit: Debit) -> tuple[float, float]:
         return from_units(debit.epsilon), from_units(debit.delta, DELTA_UNIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Basic(_Pointwise):
+    """Adds up the worst-case ε and δ_q of every query. Nothing is ever lowered.
+
+    Formal guarantee: the stream is (Σε, Σδ_q)-DP, hence (ε_total, δ_total)-DP, parameters chosen adaptively.
+    """
+
+    name: ClassVar[str] = "basic"
+
+    def charge(self, event: Event) -> Debit:
+        return _sum_charges(event, lambda part: _pointwise(_worst(part), self.delta_per_query))
 
     def guarantee(self) -> str:
         return f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: worst-case costs add up."
 
 
 @dataclass(frozen=True, slots=True)
-class Fsrc:
+class Fsrc(_Pointwise):
     """Reserves ε₁ + sup ε₂max and settles at the realised ε₁ + ε₂(t) (or n₂κ); δ_q adds up and is never refunded.
 
     Formal guarantee: by backward induction over queries (a hockey-stick step for phase 1, a pointwise step for phase 2)
     the stream is (ε_total, δ_total)-DP. The paper's Algorithm 3 with its three errors corrected.
     """
 
-    epsilon: float
-    delta: float
-    delta_per_query: float
     name: ClassVar[str] = "fsrc"
-
-    def __post_init__(self) -> None:
-        _check_budget(self.epsilon, self.delta)
-        probability("delta-per-query", self.delta_per_query)
-
-    @property
-    def limit(self) -> Debit:
-        return Debit(epsilon=units_down(self.epsilon), delta=units_down(self.delta, DELTA_UNIT))
 
     def charge(self, event: Event) -> Debit:
         return _sum_charges(event, lambda part: _pointwise(part, self.delta_per_query))
-
-    def spent(self, debit: Debit) -> tuple[float, float]:
-        return from_units(debit.epsilon), from_units(debit.delta, DELTA_UNIT)
 
     def guarantee(self) -> str:
         return (
