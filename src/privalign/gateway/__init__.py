@@ -1,0 +1,1 @@
+"""The OpenAI-shaped HTTP gateway: requests in, private answers out, keys, dashboard, metrics."""
