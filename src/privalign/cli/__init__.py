@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from privalign.cli import account, demo, deployment, key, price, reward, select
+from privalign.cli import account, demo, deployment, key, price, reward, select, simulate
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(price.epsilon)
 app.command()(price.calibrate)
 app.command()(select.select)
 app.command()(demo.demo)
+app.command()(simulate.simulate)
 app.command()(deployment.init)
 app.command()(deployment.ask)
 app.add_typer(deployment.app, name="config")
