@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from privalign.errors import BackendFailed, BudgetBusy, BudgetExhausted, Invalid
 from privalign.events import Composed, Event, Free, RejectionRounds
 from privalign.ledger import IdempotencyKey, KeyExhausted, Ledger, Pending, Replay, Reservation
 from privalign.mechanisms.base import Base
+from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privitp import PrivITP, PrivITPPhase2
 from privalign.mechanisms.protocol import Mechanism, Selection, event_of
 from privalign.policies.protocol import Policy
@@ -44,6 +46,14 @@ class ScoringFailed(BackendFailed):
 
     def __init__(self) -> None:
         super().__init__("the answer could not be selected; the query stays charged, so do not retry it automatically")
+
+
+class Admission(StrEnum):
+    """How a request was let in, before anything is drawn for it."""
+
+    RESERVED = "reserved"  # its worst case is debited
+    REPLAYED = "replayed"  # it was answered before
+    BASE = "base"  # the budget does not hold it, and the base policy answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +141,38 @@ class Aligner:
         self._prompt_key = prompt_key
         self._noise.gaussian(0.0, 1.0, 2.0**-32)  # loads the sampler now, not within the first answer's padded time
 
+    @property
+    def model(self) -> ServedModel:
+        """What is served."""
+        return self._model
+
+    def warm_up(self) -> None:
+        """Prices a query and selects once among made-up scores, so that no client waits for what is loaded or computed once.
+
+        Raises:
+            InvalidInput: the account does not exist, or cannot pay for the mechanism.
+        """
+        mechanism, sensitivity = self._model.mechanism, self._model.reward.sensitivity
+        worst = event_of(mechanism, sensitivity)
+        costs.epsilon(worst, self._model.delta)
+        self._ledger.account(self._model.account).rule.charge(worst)
+        select_from_pool(mechanism, sensitivity, self._noise, [sensitivity.range.low] * mechanism.pool_size)
+
     async def answer(
-        self, request: Request, *, n: int = 1, idempotency: IdempotencyKey | None = None, api_key: str | None = None
+        self,
+        request: Request,
+        *,
+        n: int = 1,
+        idempotency: IdempotencyKey | None = None,
+        api_key: str | None = None,
+        admitted: asyncio.Future[Admission] | None = None,
     ) -> list[Release]:
         """`n` private answers to one request, reserved and charged together.
+
+        Args:
+            admitted: is told how the request was let in, before candidates are drawn; untouched where it is refused.
+
+        A caller that cancels pays once where the scorer may have been touched, else nothing; what the policy draws is cancelled.
 
         Raises:
             BudgetExhausted, BudgetBusy: nothing was charged. IdempotencyConflict: the key was used otherwise.
@@ -151,10 +189,13 @@ class Aligner:
             raise
         except BudgetExhausted:
             if self._model.on_exhausted == "base":
+                _tell(admitted, Admission.BASE)
                 return await self._from_base_policy(request, n)
             raise
         if isinstance(outcome, Replay):
+            _tell(admitted, Admission.REPLAYED)
             return [Release.from_json(stored) for stored in cast(list[dict[str, Any]], outcome.release["answers"])]
+        _tell(admitted, Admission.RESERVED)
         return await self._answer_reserved(outcome, request, mechanism, events)
 
     def answer_blocking(
@@ -178,6 +219,7 @@ class Aligner:
                     lease=self._model.performance.lease,
                     idempotency=idempotency,
                     api_key=api_key,
+                    model=self._model.name,
                 )
             )
             try:
@@ -368,9 +410,9 @@ class _Query:
         before, self.touched = self.touched, True  # from here on only the scorer's own word can say that it saw nothing
         try:
             scores = np.asarray(await self._model.reward.score(self._request, fresh))
-        except ScorerUntouched:
+        except ScorerUntouched as refusal:
             self.touched = before
-            self.scorer_failed = True
+            self.scorer_failed = not refusal.of_request  # what one client sent says nothing about the scorer
             raise
         except BaseException:
             self.scorer_failed = True
@@ -393,6 +435,11 @@ class _Query:
         unit = self._model.performance.padding * -(-self._mechanism.pool_size // 4096)
         if unit > 0:
             await asyncio.sleep(unit * max(1, -(-spent // unit)) - spent)
+
+
+def _tell(admitted: asyncio.Future[Admission] | None, how: Admission) -> None:
+    if admitted is not None and not admitted.done():
+        admitted.set_result(how)
 
 
 def _outward(failure: BaseException, touched: bool) -> BaseException:
@@ -418,6 +465,7 @@ def _released(
         tool_calls=candidate.tool_calls,
         logprobs=candidate.logprobs,
         usage=total_usage(drawn),
+        own_usage=candidate.usage,
         drawn=len(drawn),
     )
 

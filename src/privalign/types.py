@@ -176,7 +176,7 @@ class Release:
     `index` is the position of the candidate in the order in which candidates were drawn, `fallback` whether every
     phase-2 candidate was rejected. `epsilon` is the worst case of one query, a valid upper bound; None means that the
     mechanism has no guarantee. `finish_reason`, `tool_calls` and `logprobs` are the chosen candidate's; `usage` sums the
-    tokens of all `drawn` candidates (None: not reported).
+    tokens of all `drawn` candidates (None: not reported), `own_usage` is what the chosen one took of them.
     """
 
     text: str
@@ -190,6 +190,7 @@ class Release:
     logprobs: Mapping[str, Any] | None = field(default=None, hash=False)
     usage: Usage | None = None
     drawn: int = 0
+    own_usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""
@@ -198,8 +199,8 @@ class Release:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Release:
         """What `to_json` wrote."""
-        usage = stored.get("usage")
-        return cls(**{**stored, "tool_calls": tuple(stored["tool_calls"]), "usage": None if usage is None else Usage(**usage)})
+        usages = {name: None if stored.get(name) is None else Usage(**stored[name]) for name in ("usage", "own_usage")}
+        return cls(**{**stored, "tool_calls": tuple(stored["tool_calls"]), **usages})
 
 
 @dataclass(frozen=True, slots=True)

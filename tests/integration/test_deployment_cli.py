@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from privalign import cli
+from privalign.accounting.rules import make_rule
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
@@ -231,7 +233,7 @@ def test_three_commands_to_a_private_answer(run: Run, document: Any) -> None:
 
 def test_check_states_every_guarantee_and_touches_no_budget(run: Run, document: Any, config: Path) -> None:
     checked = document("config", "check", config)
-    assert set(checked) == {"file", "ledger", "probed", "models"}
+    assert set(checked) == {"file", "ledger", "probed", "models", "accounts_to_create"}
     (model,) = checked["models"]
     assert (model["name"], model["policy"], model["reward"], model["account"]) == ("aligned", "local", "learned", "prefs")
     assert model["mechanism"] == "privbon"
@@ -240,11 +242,43 @@ def test_check_states_every_guarantee_and_touches_no_budget(run: Run, document: 
     assert 0 < model["epsilon"] < 1
     assert model["answers"] > 1
     assert "certified" in model["guarantee"]
-    assert prefs().length == 1
     code, out, error = run("config", "check", config)
     assert (code, error) == (0, "")
     assert model["guarantee"] in out
     assert "all back-ends answered" in out
+
+
+@pytest.mark.parametrize("ledger", ["none", "empty file", "without the account", "with the account"])
+def test_check_writes_nothing_and_names_the_accounts_that_use_would_make(run: Run, document: Any, config: Path, ledger: str) -> None:
+    if ledger == "empty file":
+        Path("ledger.db").touch()
+    elif ledger != "none":
+        name = "prefs" if ledger == "with the account" else "other"
+        with contextlib.closing(Ledger("sqlite:///ledger.db")) as made:
+            made.create_account(name, make_rule("renyi", 8.0, 1e-6))
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    checked = document("config", "check", config)
+    assert checked["accounts_to_create"] == ([] if ledger == "with the account" else ["prefs"])
+    out = run("config", "check", config)[1]
+    assert ("first use will create in the ledger: account prefs" in out) == (ledger != "with the account")
+    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+    document("ask", "hello")
+    after = document("config", "check", config)
+    assert after["accounts_to_create"] == []
+    assert after["models"] == checked["models"]
+
+
+def test_check_finds_a_ledger_that_could_not_be_made_or_read(refused: Any, config: Path) -> None:
+    elsewhere = deployment(RECORDED.replace("sqlite:///ledger.db", "sqlite:///nosuch/folder/ledger.db"), "elsewhere.toml")
+    assert "nosuch/folder is not a folder" in refused(5, "config", "check", elsewhere)
+    Path("ledger.db").write_text("something else " * 100)
+    assert "not a ledger" in refused(5, "config", "check", config)
+    away = deployment(RECORDED.replace("sqlite:///ledger.db", "postgresql+psycopg://me@127.0.0.1:1/none"), "away.toml")
+    assert "server is away" in refused(5, "config", "check", away)
+    named = deployment(
+        RECORDED.replace("[accounts.prefs]", '[accounts."a b"]').replace('account = "prefs"', 'account = "a b"'), "named.toml"
+    )
+    assert "cannot be a name" in refused(5, "config", "check", named)
 
 
 def test_the_number_of_answers_that_check_promises_are_answered(run: Run, document: Any, config: Path) -> None:
@@ -299,7 +333,7 @@ def test_check_probes_the_scorer_with_a_public_text(document: Any, refused: Any,
     scorer.calls.clear()
     assert document("config", "check", config, "--no-probe")["probed"] is False
     assert scorer.calls == []
-    assert prefs().length == 1
+    assert not Path("ledger.db").exists()
 
 
 def test_check_finds_a_scorer_that_is_away_and_a_secret_that_is_missing(
@@ -533,6 +567,9 @@ def test_two_that_start_at_once_share_the_account(config: Path) -> None:
 
 
 def test_postgresql(document: Any, postgresql_url: str) -> None:
-    deployment(RECORDED.replace("sqlite:///ledger.db", postgresql_url))
+    config = deployment(RECORDED.replace("sqlite:///ledger.db", postgresql_url))
+    for _ in range(2):  # the first makes no tables that the second could find
+        assert document("config", "check", config)["accounts_to_create"] == ["prefs"]
     assert document("ask", "hello")["remaining"]["epsilon"] < 8.0
+    assert document("config", "check", config)["accounts_to_create"] == []
     assert prefs(postgresql_url).settled_queries == 1

@@ -460,14 +460,20 @@ def test_only_one_query_at_a_time_tries_a_suspect_scorer(ledger: Ledger) -> None
     model, _, reward = served(PrivBoN(4, 0.3))
     aligner = Aligner(ledger, model, probe_first=True)
 
-    async def dies(count: int) -> Any:
-        await asyncio.sleep(0.05)
-        raise BackendFailed("reset")
-
-    reward.answer = dies
-
     async def crowd() -> list[Any]:
-        return await asyncio.gather(*(aligner.answer(REQUEST) for _ in range(20)), return_exceptions=True)
+        others_refused = asyncio.Event()
+
+        async def dies(count: int) -> Any:
+            await others_refused.wait()
+            raise BackendFailed("reset")
+
+        reward.answer = dies
+        waiting = [asyncio.create_task(aligner.answer(REQUEST)) for _ in range(20)]
+        async with asyncio.timeout(60):
+            while sum(task.done() for task in waiting) < 19:
+                await asyncio.sleep(0.01)
+        others_refused.set()
+        return await asyncio.gather(*waiting, return_exceptions=True)
 
     outcomes = asyncio.run(crowd())
     assert sum(isinstance(outcome, ScoringFailed) for outcome in outcomes) == 1

@@ -14,7 +14,7 @@ from privalign.errors import CheckFailed, InvalidFile, InvalidInput, PrivalignEr
 
 if TYPE_CHECKING:
     from privalign.config import Deployment, ModelSpec
-    from privalign.ledger import Ledger
+    from privalign.ledger import Account
 
 app = typer.Typer(help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -87,15 +87,18 @@ def check(
     probe: Annotated[bool, typer.Option(help="Ask every policy and score with every reward, on a public text.")] = True,
     json: options.Json = False,
 ) -> None:
-    """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence."""
+    """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence.
+
+    Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
+    """
     from privalign.config import load
 
     try:
         deployment = load(file)
         if not deployment.models:
             raise CheckFailed(f"{file}: no [models.*] table, so there is nothing to ask for; add one")
-        ledger = deployment.ledger()
-        models = [_model_facts(deployment, spec, ledger) for spec in deployment.models.values()]
+        accounts = deployment.accounts_found()
+        models = [_model_facts(deployment, spec, accounts[spec.account]) for spec in deployment.models.values()]
         if probe:
             for spec in deployment.models.values():
                 asyncio.run(_probe(deployment, spec))
@@ -103,11 +106,15 @@ def check(
         if isinstance(error, InvalidFile) and error.path == str(file):
             raise
         raise CheckFailed(str(error)) from None
+    missing = [name for name, account in accounts.items() if account is None]
     if json:
-        print_json({"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": models})
+        facts = {"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": models, "accounts_to_create": missing}
+        print_json(facts)
         return
-    for facts in models:
-        typer.echo(f"{facts['name']}: {facts['guarantee']}")
+    for model in models:
+        typer.echo(f"{model['name']}: {model['guarantee']}")
+    if missing:
+        typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
     typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
 
 
@@ -164,13 +171,14 @@ async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
     await deployment.rewards[spec.reward].make().probe()
 
 
-def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dict[str, Any]:
+def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | None) -> dict[str, Any]:
+    """What one model promises; `account` is the one in the ledger, None where it is still to be made as the file says."""
     from privalign.accounting import costs
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
 
     sensitivity = deployment.rewards[spec.reward].sensitivity
-    account = ledger.account(spec.account)
+    terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
     epsilon = costs.epsilon(event, spec.delta)
     source = {
@@ -179,13 +187,14 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, ledger: Ledger) -> dic
         "declared": "declared by the operator",
         "released": "public: the head was released under differential privacy",
     }
-    worst = account.rule.charge(event)
+    worst = terms.rule.charge(event)
+    limit = terms.rule.limit if account is None else account.limit
     counters = ("epsilon", "delta", "rho", "rdp")
-    answers = min((getattr(account.limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
+    answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
     guarantee = (
         f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
-        f"account {account.name}, neighbours by {account.relation.value} of {account.records_per_person} record"
-        f"{'s' if account.records_per_person != 1 else ''} of a person. {account.guarantee} "
+        f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
+        f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
         + ("Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all.")
     )
     return {

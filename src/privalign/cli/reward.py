@@ -11,10 +11,12 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
-from privalign.cli.output import print_facts, print_json, to_json
+from privalign.cli.output import print_facts, print_json, replacing, to_json
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
+    from privalign.cli.paid import PaidRelease
+    from privalign.config.storing import StoredRange
     from privalign.preferences.bradley_terry import Head, HeadSettings
     from privalign.preferences.differences import Differences, Owners
     from privalign.preferences.features import FeatureMap
@@ -85,6 +87,7 @@ def fit(
     Prints the certificate, in which nothing is computed from the preferences. All settings must come from public knowledge.
     """
     from privalign.preferences.bradley_terry import fit as fit_heads
+    from privalign.preferences.bradley_terry import minimisers
 
     release = _release_options(release_epsilon, release_delta, account, shards)
     with _renamed(), _bars() as bar:
@@ -102,14 +105,15 @@ def fit(
         settings = _settings(
             map_, regularisation, relation, range, clip_records or records_per_person, norm, tolerance, output, shards, shard_by
         )
+        paid = None
         if release is not None:
-            _check_account(ledger, release[2], settings)
+            paid = _paid(ledger, settings, release, prefs, {"clip": clip_records is not None, "most": records_per_person}, out)
         differences, owners, facts = _read(prefs, settings, clip_records, records_per_person, workers, bar("reading"))
-        if release is None:
+        if paid is None:
             head = fit_heads(settings, differences, owners, bar("solving"))
+            certificate = head.save(out)
         else:
-            head = _released(settings, differences, release, ledger, out, bar("solving"))
-        certificate = head.save(out)
+            head, certificate = paid.make(lambda: minimisers(settings, differences, progress=bar("solving")))
         if diagnostics is not None:
             _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
     document = certificate.to_json() | ({} if public_facts is None else {"public": public_facts})
@@ -145,36 +149,79 @@ def public_range(
     file: Annotated[Path, typer.Argument(help="Scored public candidates: JSONL or Parquet.", metavar="FILE", show_default=False)],
     coverage: Annotated[float, typer.Option("--coverage", help="Share of the scores that the range holds.")] = 0.98,
     reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Store map and range in this deployment file.", metavar="FILE", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="… in its table [rewards.NAME].", metavar="NAME", show_default=False)] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="… in place of other values that stand there.")] = False,
     json: options.Json = False,
 ) -> None:
     """The clip range of an unbounded reward model from its scores of public candidates, and the map that brings it to 0,1.
 
-    Write the result into the deployment file and keep it: a range from protected scores would void every guarantee.
+    Keep the result: a range from protected scores, or one that is chosen again and again, would void every guarantee.
     """
     import numpy as np
 
+    from privalign.config.storing import StoredRange
     from privalign.policies.recorded import read_pools
     from privalign.sensitivity import RewardRange
 
     if not 0 < coverage <= 1:
         raise InvalidInput("--coverage", f"{coverage:g} is not above 0 and at most 1")
+    if (config is None) != (name is None) or (replace and config is None):
+        raise InvalidInput("--config", "it and --name belong together, and --replace to both")
     scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
     low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
     chosen = RewardRange(low, high)
     scale = 1 / chosen.width
-    lines = [
-        f"range = [{low!r}, {high!r}]",
-        "# or, mapped to 0,1:",
-        "range = [0.0, 1.0]",
-        f"scale = {scale!r}",
-        f"offset = {-low * scale!r}",
-    ]
-    facts = {"range": [low, high], "scale": scale, "offset": -low * scale, "coverage": coverage, "candidates": len(scores)}
+    mapped = StoredRange((0.0, 1.0), scale, -low * scale)
+    facts = {"range": [low, high], "scale": scale, "offset": mapped.offset, "coverage": coverage, "candidates": len(scores)}
+    if config is not None and name is not None:
+        _store(config, name, mapped, replace)
+        facts |= {"config": str(config), "reward": name}
     if json:
         print_json(facts)
-    else:
-        print_facts(f"public range from {file}", facts)
+        return
+    print_facts(f"public range from {file}", facts)
+    lines = [f"{key} = {value}" for key, value in mapped.written().items()]
+    if config is None:
+        lines = [f"range = [{low!r}, {high!r}]", "# or, mapped to 0,1:", *lines]
         typer.echo("\nfor [rewards.NAME] of the deployment file:\n" + "\n".join(lines))
+    else:
+        typer.echo(f"\nstored in {config}, [rewards.{name}]:\n" + "\n".join(lines))
+
+
+def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
+    """Puts the range into a deployment file, which is read as one before it takes the old one's place."""
+    import os
+    import tomllib
+
+    from privalign.config import load
+    from privalign.config.storing import with_range
+
+    try:
+        text = config.read_bytes().decode("utf-8")  # as it is, line ends too
+        edited = with_range(text, name, mapped, replace=replace)
+    except OSError as error:
+        raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidFile(str(config), None, f"not TOML: {error}") from None
+    if edited == text:
+        return
+    try:
+        with replacing(config) as file:
+            os.fchmod(file.fileno(), config.stat().st_mode & 0o777)
+            file.write(edited)
+            file.flush()
+            try:
+                load(Path(file.name))
+            except InvalidInput as error:
+                reason = str(error).replace(file.name, str(config))
+                raise InvalidInput("--config", f"{config} is left as it was: {reason}") from None
+    except InvalidInput as error:
+        if error.field != "--out":
+            raise
+        raise InvalidInput("--config", str(error).removeprefix("--out: ")) from None
 
 
 def explain(certificate: Certificate) -> list[str]:
@@ -366,39 +413,14 @@ def _read(
     return differences, owners, {"records_read": read, "records_kept": differences.records}
 
 
-def _check_account(url: str, name: str, settings: HeadSettings) -> None:
-    """Refuses, before a long fit, an account with other neighbours; what it can pay is asked when it pays."""
-    account = open_ledger(url).account(name)
-    if account.relation is not settings.relation or account.records_per_person > settings.records_per_person:
-        raise InvalidInput(
-            "--account",
-            f"{name} protects {account.records_per_person} records a person under {account.relation.value}; fit the head for these",
-        )
-
-
-def _released(
-    settings: HeadSettings,
-    differences: Differences,
-    release: tuple[float, float, str],
-    url: str,
-    out: Path,
-    progress: Callable[[float], None],
-) -> Head:
-    """Pays, then draws the noise: whatever happens afterwards, nothing was written that is not paid for."""
-    from privalign.ledger import Reservation
-    from privalign.preferences.bradley_terry import check_place, minimisers
-    from privalign.preferences.release import release_event, release_scale, released_head
+def _paid(
+    url: str, settings: HeadSettings, release: tuple[float, float, str], prefs: Path, reading: dict[str, object], out: Path
+) -> PaidRelease:
+    """Refuses, before a long fit, what no account could pay for; what this one can pay is asked when it pays."""
+    from privalign.cli.paid import PaidRelease
 
     epsilon, delta, account = release
-    scale = release_scale(settings.weight_bound, epsilon, delta)
-    weights = minimisers(settings, differences, progress=progress)
-    check_place(out, weights.nbytes)
-    event = release_event(settings, scale)
-    ledger = open_ledger(url)
-    reservation = ledger.reserve(account, [event])
-    assert isinstance(reservation, Reservation)  # only a request with an idempotency key is answered otherwise
-    ledger.settle(reservation, [event])
-    return released_head(weights, settings, scale, epsilon=epsilon, delta=delta, account=account)
+    return PaidRelease(open_ledger(url), account, settings, epsilon, delta, prefs, reading, out)
 
 
 def _accuracy(head: Head, differences: Differences) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +14,20 @@ from sqlalchemy.exc import ArgumentError
 
 from privalign.accounting.rules import Debit, Rule, make_rule
 from privalign.aligner import Aligner, Performance, ServedModel
+from privalign.config.gateway import read_gateway
 from privalign.config.policies import PolicySpec, read_policy
 from privalign.config.rewards import RewardSpec, read_reward
 from privalign.config.tables import Table, resolve_secret
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.events import Event
+from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Account, Ledger, UnknownAccount
+from privalign.ledger.accounts import check_name
+from privalign.ledger.presence import is_made
 from privalign.ledger.terms import Terms
 from privalign.mechanisms.protocol import Mechanism, event_of
+from privalign.policies.protocol import Policy
+from privalign.rewards.protocol import Reward
 from privalign.secret import installation_key
 from privalign.sensitivity import Relation, Sensitivity
 from privalign.settings import parse
@@ -73,6 +80,7 @@ class Deployment:
     policies: Mapping[str, PolicySpec]
     rewards: Mapping[str, RewardSpec]
     models: Mapping[str, ModelSpec]
+    gateway: GatewaySettings
 
     def model(self, name: str | None) -> ModelSpec:
         """The model of that name; without a name the only one.
@@ -93,11 +101,32 @@ class Deployment:
         Raises:
             InvalidInput: an account there differs from the file.
         """
-        reference = self.ledger_url.startswith(("env:", "file:"))
-        ledger = Ledger((resolve_secret(self.ledger_url) or "") if reference else self.ledger_url)
+        ledger = Ledger(self._url)
         for terms in self.accounts.values():
             self._meet(ledger, terms)
         return ledger
+
+    def accounts_found(self) -> dict[str, Account | None]:
+        """The account of every `[accounts.*]` as it stands; None where `ledger` would make it. Makes nothing itself, no file either.
+
+        Raises:
+            InvalidInput: an account there differs from the file, or a name cannot be one. LedgerFailed: the ledger cannot be read.
+        """
+        for name in self.accounts:
+            check_name(name)
+        found: dict[str, Account | None] = dict.fromkeys(self.accounts)
+        with contextlib.closing(Ledger(self._url)) as ledger:  # opens nothing yet
+            if is_made(self._url):
+                found = {name: _found(ledger, name) for name in self.accounts}
+        for name, account in found.items():
+            if account is not None:
+                self._compare(account, self.accounts[name])
+        return found
+
+    @property
+    def _url(self) -> str:
+        reference = self.ledger_url.startswith(("env:", "file:"))
+        return (resolve_secret(self.ledger_url) or "") if reference else self.ledger_url
 
     def _meet(self, ledger: Ledger, terms: AccountTerms) -> None:
         account = _found(ledger, terms.name)
@@ -110,6 +139,9 @@ class Deployment:
                 account = _found(ledger, terms.name)  # another process made it a moment ago
                 if account is None:
                     raise
+        self._compare(account, terms)
+
+    def _compare(self, account: Account, terms: AccountTerms) -> None:
         pairs = [
             ("rule", account.rule.name, terms.rule.name),
             ("relation", account.relation.value, terms.relation.value),
@@ -127,11 +159,20 @@ class Deployment:
                 )
 
     def serve(self, spec: ModelSpec, ledger: Ledger) -> Aligner:
-        """Builds policy and reward of one model and joins them on the one path."""
+        """Builds policy and reward of one model and joins them on the one path, for a process that begins anew every time."""
+        return self._aligner(spec, ledger, self.policies[spec.policy].make(), self.rewards[spec.reward].make(), probe_first=True)
+
+    def serve_all(self, ledger: Ledger) -> list[Aligner]:
+        """Builds every model, for one process that serves them all: models that name the same policy or reward share it."""
+        policies = {name: self.policies[name].make() for name in sorted({spec.policy for spec in self.models.values()})}
+        rewards = {name: self.rewards[name].make() for name in sorted({spec.reward for spec in self.models.values()})}
+        return [self._aligner(spec, ledger, policies[spec.policy], rewards[spec.reward]) for spec in self.models.values()]
+
+    def _aligner(self, spec: ModelSpec, ledger: Ledger, policy: Policy, reward: Reward, *, probe_first: bool = False) -> Aligner:
         served = ServedModel(
             name=spec.name,
-            policy=self.policies[spec.policy].make(),
-            reward=self.rewards[spec.reward].make(),
+            policy=policy,
+            reward=reward,
             mechanism=spec.mechanism,
             account=spec.account,
             on_exhausted=spec.on_exhausted,
@@ -139,7 +180,7 @@ class Deployment:
             reuse_threshold=spec.reuse_threshold,
             performance=spec.performance,
         )
-        return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"", probe_first=True)
+        return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"", probe_first=probe_first)
 
 
 def _found(ledger: Ledger, name: str) -> Account | None:
@@ -162,7 +203,7 @@ def load(file: Path) -> Deployment:
         raise InvalidFile(str(file), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidFile(str(file), None, f"not TOML: {error}") from None
-    known = ("ledger", "accounts", "policies", "rewards", "models")
+    known = ("ledger", "accounts", "policies", "rewards", "models", "gateway")
     for name, value in document.items():
         if name not in known or not isinstance(value, dict):
             raise InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
@@ -176,7 +217,8 @@ def load(file: Path) -> Deployment:
     for name in sorted(reward_tables, key=lambda name: reward_tables[name].has("members")):  # members before ensembles
         rewards[name] = read_reward(name, reward_tables[name], rewards)
     models = {name: _model(name, table, accounts, policies, rewards) for name, table in _tables(file, document, "models")}
-    return Deployment(file, url, accounts, policies, rewards, models)
+    gateway = read_gateway(Table(file, "gateway", document.get("gateway", {})))
+    return Deployment(file, url, accounts, policies, rewards, models, gateway)
 
 
 def _tables(file: Path, document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Table]]:

@@ -3,9 +3,10 @@
 DATA is a folder with `alpaca-judged/` and `hh-rlhf/`: AlpacaEval instructions with the outputs of 55 models, each with the
 probability (a judge's) that it beats a reference, and human preference pairs.
 
-Of the 300 training prompts, 60 count as public: Λ and the clip range are chosen on them. The other 240 give the
+Of the 300 training prompts, 60 count as public: features, Λ and the clip range are chosen on them. The other 240 give the
 protected pairs; one pair is one person's only record, and neighbours differ by one pair exchanged. Candidates are those of
-200 further prompts. Rewards are treated as public here: nothing that this prints is a private release.
+200 further prompts, on which nothing is chosen. For reward hacking the HH-RLHF pairs are the protected ones and all 300
+training prompts are public. Rewards are treated as public here: nothing that this prints is a private release.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,21 +43,29 @@ from privalign.preferences.tuning import Tuned, choose_regularisation, pair_accu
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
 
 Floats = NDArray[np.float64]
+Law = Callable[[Floats], Floats]  # scores of candidates, any number, to the law of the released one among the first of them
 
 PUBLIC_PROMPTS: Final = 60
 PAIRS_PER_PROMPT: Final = 102  # of 240 prompts: 24,480 protected pairs
-FEATURES: Final = HashedNgrams()  # binary unigrams and the length
-LONG_WINDED: Final = HashedNgrams(weighting="counts")
-LONG_WINDED_NORM: Final = 100.0  # hardly any answer is scaled down: what repeats itself scores high, a reward easy to hack
+WEIGHTINGS: Final = ("binary", "log", "counts")
+FEATURES: Final = (
+    *(HashedNgrams(weighting=weighting, length=length) for weighting in WEIGHTINGS for length in (1.0, 0.0)),
+    HashedNgrams(longest=2),
+)
+TRIAL_REGULARISATION: Final = 1000.0  # while features are compared; Λ is chosen afterwards
+HACKED_NORMS: Final = (3.0, 10.0, 30.0)
+HACKED_REGULARISATION: Final = 1000.0  # times B²
 EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
 N: Final = 16
-SIZES: Final = (2, 4, 8, 16, 32, 50)
+SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)  # drawn with replacement
 DELTA: Final = 1e-6
 RELEASES: Final = (1.0, 4.0)
 REPLICATES: Final = 10  # random orders of each prompt's candidates
-ITP_REPLICATES: Final = 2
+ITP_REPLICATES: Final = 1
+ITP_BETA: Final = 0.05  # of the range
 STREAMS: Final = (1, 2, 4, 16, 64, 256, 1024)
-HACKED_EPSILONS: Final = (1.0, 2.0, 4.0)
+HACKED_EPSILONS: Final = (0.5, 1.0, 2.0, 4.0)
+_NO_CLIP: Final = RewardRange(-1e9, 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,36 +159,107 @@ def fit_certified(features: HashedNgrams, public: Sequence[Judged], private: Seq
     return Fitted(settings, minimisers(settings, differences), len(protected), tuned)
 
 
-def fit_long_winded(private: Sequence[Judged]) -> Fitted:
-    """A head on counts of words, nearly unscaled, with a certificate like any other. Its settings were chosen to show hacking."""
-    norm, regularisation = LONG_WINDED_NORM, 100 * LONG_WINDED_NORM**2
-    protected = list(judged_pairs(private, PAIRS_PER_PROMPT, seed=0))
-    differences, _ = differences_of(protected, LONG_WINDED, norm, key=b"")
-    settings = HeadSettings(LONG_WINDED, regularisation, Relation.REPLACE, RewardRange(-10.0, 10.0), 1, norm, 1e-3 * norm)
-    return Fitted(settings, minimisers(settings, differences), len(protected), None)
+def choose_features(public: Sequence[Judged]) -> tuple[HashedNgrams, list[dict[str, Any]]]:
+    """The features whose head, fitted to pairs of one half of the public prompts, does best on the other half, and how all did.
+
+    Best is the mean gold of BoN at n = 16, the halves taken in turn.
+    """
+    halves = public[::2], public[1::2]
+    trials: list[dict[str, Any]] = []
+    for features in FEATURES:
+        golds = []
+        for fitted, judged in (halves, halves[::-1]):
+            rows, _ = differences_of(list(judged_pairs(fitted, PAIRS_PER_PROMPT, seed=1)), features, 1.0, key=b"")
+            scores = _scores(minimise(rows, TRIAL_REGULARISATION, 1.0, 1e-3), features, judged)
+            golds.append(Pools(judged, scores, _NO_CLIP, REPLICATES).gold(bon(N))["gold"])
+        trials.append({"features": features.describe(), "gold": float(np.mean(golds))})
+    best = max(range(len(FEATURES)), key=lambda number: trials[number]["gold"])
+    return FEATURES[best], trials
+
+
+def fit_harmless(pairs: Sequence[PreferencePair], features: HashedNgrams, norm: float) -> Fitted:
+    """A head on human preferences for harmless answers, with a certificate like any other.
+
+    ‖w‖ ≤ 2BN/Λ, N public under `replace`: no score is clipped.
+    """
+    regularisation = HACKED_REGULARISATION * norm**2
+    furthest = 2.1 * len(pairs) * norm**2 / regularisation
+    differences, _ = differences_of(pairs, features, norm, key=b"")
+    settings = HeadSettings(features, regularisation, Relation.REPLACE, RewardRange(-furthest, furthest), 1, norm, 1e-3 * norm)
+    return Fitted(settings, minimisers(settings, differences), len(pairs), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Hackable:
+    """A head whose gold rises and falls as n grows, the n at its peak, and what every setting showed; all on public prompts."""
+
+    fitted: Fitted
+    peak: int
+    trials: list[dict[str, Any]]
+
+
+def gold_by_size(fitted: Fitted, prompts: Sequence[Judged]) -> list[float]:
+    """The mean gold of BoN at each n of `SIZES`."""
+    pools = Pools(prompts, fitted.scores(prompts), fitted.settings.range, 2, SIZES[-1])
+    return [pools.gold(bon(n))["gold"] for n in SIZES]
+
+
+def choose_hackable(pairs: Sequence[PreferencePair], public: Sequence[Judged]) -> Hackable:
+    """The settings that show most hacking on public prompts: where min(rise to the peak, fall from it) of BoN's gold is largest."""
+    best: tuple[float, Fitted, int] | None = None
+    trials = []
+    for weighting in WEIGHTINGS:
+        for length in (1.0, 0.0):
+            for norm in HACKED_NORMS:
+                fitted = fit_harmless(pairs, HashedNgrams(weighting=weighting, length=length), norm)
+                golds = gold_by_size(fitted, public)
+                peak = int(np.argmax(golds))
+                shown = min(golds[peak] - golds[0], golds[peak] - golds[-1])
+                trials.append({"weighting": weighting, "length": length, "norm": norm, "gold": golds, "shown": shown})
+                if best is None or shown > best[0]:
+                    best = shown, fitted, SIZES[peak]
+    assert best is not None
+    return Hackable(best[1], best[2], trials)
 
 
 def _scores(weights: Floats, features: HashedNgrams, prompts: Sequence[Judged], norm: float = 1.0) -> list[Floats]:
-    return [features.rows([judged.prompt] * len(judged.answers), judged.answers, norm) @ weights for judged in prompts]
+    return [_rows(features, judged, norm) @ weights for judged in prompts]
+
+
+def _rows(features: HashedNgrams, judged: Judged, norm: float) -> Any:
+    """φ of every answer: a CSR array, one row an answer."""
+    return features.rows([judged.prompt] * len(judged.answers), judged.answers, norm)
 
 
 class Pools:
-    """The candidates of all prompts in several random orders, with their scores in the range and their gold."""
+    """The candidates of all prompts in several random orders, with their scores in the range and their gold.
 
-    def __init__(self, prompts: Sequence[Judged], scores: Sequence[Floats], range: RewardRange, replicates: int) -> None:
+    Args:
+        draws: None: each order holds every answer once; else so many answers drawn with replacement.
+    """
+
+    def __init__(
+        self, prompts: Sequence[Judged], scores: Sequence[Floats], range: RewardRange, replicates: int, draws: int | None = None
+    ) -> None:
         chance = np.random.default_rng(0)
         self.width = range.width
         self.pools: list[list[tuple[Floats, Floats]]] = []
         for judged, raw in zip(prompts, scores, strict=True):
             shifted = np.clip(raw, range.low, range.high) - range.low
-            orders = [chance.permutation(len(raw)) for _ in np.arange(replicates)]
+            orders = [
+                chance.permutation(len(raw)) if draws is None else chance.integers(len(raw), size=draws) for _ in np.arange(replicates)
+            ]
             self.pools.append([(shifted[order], np.array(judged.gold)[order]) for order in orders])
 
-    def gold(self, law: Callable[[Floats], Floats]) -> dict[str, float]:
-        """The mean gold of the released answer over prompts and orders, with its standard error over prompts."""
-        return _mean([np.mean([_expect(law(scores), gold) for scores, gold in orders]) for orders in self.pools])
+    def golds(self, law: Law) -> Floats:
+        """The expected gold of the released answer, averaged over orders, shape (prompts,)."""
+        return np.array([np.mean([_expect(law(scores), gold) for scores, gold in orders]) for orders in self.pools])
 
-    def proxy(self, law: Callable[[Floats], Floats]) -> float:
+    def gold(self, law: Law) -> dict[str, float]:
+        """The mean gold of the released answer over prompts and orders, with its standard error over prompts."""
+        return _mean(self.golds(law))
+
+    def proxy(self, law: Law) -> float:
         """The mean score of the released answer."""
         return float(np.mean([np.mean([_expect(law(scores), scores) for scores, _ in orders]) for orders in self.pools]))
 
@@ -187,17 +268,22 @@ def _expect(law: Floats, values: Floats) -> float:
     return float(law @ values[: len(law)])
 
 
-def _mean(values: Sequence[Any]) -> dict[str, float]:
+def _mean(values: Floats) -> dict[str, float]:
     return {"gold": float(np.mean(values)), "se": float(np.std(values, ddof=1) / np.sqrt(len(values)))}
 
 
-def uniform(n: int) -> Callable[[Floats], Floats]:
+def bon(n: int) -> Law:
+    """The law of BoN."""
+    return lambda scores: expectations.bon(BoN(n), scores)
+
+
+def uniform(n: int) -> Law:
     """The base policy: any of the first n."""
     law = np.full(n, 1 / n)
     return lambda scores: law[: len(scores)]
 
 
-def privbon(n: int, scale: float) -> Callable[[Floats], Floats]:
+def privbon(n: int, scale: float) -> Law:
     """The law of PrivBoN."""
     return lambda scores: expectations.privbon(PrivBoN(n, scale), scores)
 
@@ -209,19 +295,16 @@ def compare(fitted: Fitted, prompts: Sequence[Judged]) -> dict[str, Any]:
     few = Pools(prompts, scores, fitted.settings.range, ITP_REPLICATES)
     rows = [
         {"mechanism": "base", "epsilon": 0.0} | pools.gold(uniform(N)),
-        {"mechanism": "bon", "epsilon": None} | pools.gold(lambda scores: expectations.bon(BoN(N), scores)),
+        {"mechanism": "bon", "epsilon": None} | pools.gold(bon(N)),
     ]
     for source, sensitivity in (("certified", fitted.certified), ("range", Sensitivity.of_range(fitted.settings.range))):
         for epsilon in EPSILONS:
             scale = calibrate(lambda scale, s=sensitivity: PrivBoN(N, scale).event(s), epsilon, DELTA, sensitivity)  # type: ignore[misc]
             rows.append({"mechanism": "privbon", "sensitivity": source, "epsilon": epsilon, "scale": scale} | pools.gold(privbon(N, scale)))
-            beta = 0.05 * fitted.settings.range.width
-
-            def itp(scale: float, beta: float = beta) -> PrivITP:
-                return PrivITP(N, N, beta, scale, scale, default_tail(N))
-
-            scale = calibrate(lambda scale, s=sensitivity: itp(scale).event(s), epsilon, DELTA, sensitivity)  # type: ignore[misc]
-            law = few.gold(lambda scores, scale=scale: expectations.privitp(itp(scale), scores, fitted.settings.range.width))  # type: ignore[misc]
+            unit = itp_scale(sensitivity.delta / sensitivity.width, epsilon)
+            scale = unit * fitted.settings.range.width
+            itp = PrivITP(N, N, ITP_BETA * fitted.settings.range.width, scale, scale, default_tail(N))
+            law = few.gold(lambda scores, itp=itp: expectations.privitp(itp, scores, fitted.settings.range.width))  # type: ignore[misc]
             rows.append({"mechanism": "privitp", "sensitivity": source, "epsilon": epsilon, "scale": scale} | law)
     certificate = fitted.settings.certificate()
     return {
@@ -237,20 +320,42 @@ def compare(fitted: Fitted, prompts: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def hacking(fitted: Fitted, prompts: Sequence[Judged]) -> list[dict[str, Any]]:
-    """Gold and score of the released answer as n grows: where gold falls and the score still rises, the reward is hacked."""
-    pools = Pools(prompts, fitted.scores(prompts), fitted.settings.range, REPLICATES)
-    rows = []
+@lru_cache
+def itp_scale(sensitivity: float, epsilon: float) -> float:
+    """σ of both phases of PrivITP at n = n₂ = 16, in units of the range, as Δ is: the price depends on their ratios only."""
+    stated = Sensitivity(sensitivity, RewardRange(0.0, 1.0), "declared", reason="in units of the range")
+    return calibrate(lambda scale: PrivITP(N, N, ITP_BETA, scale, scale, default_tail(N)).event(stated), epsilon, DELTA, stated)
+
+
+def hacking(fitted: Fitted, peak: int, prompts: Sequence[Judged]) -> dict[str, Any]:
+    """Gold and score of the released answer as n grows: where gold falls and the score still rises, the reward is hacked.
+
+    Args:
+        peak: an n that was chosen on other prompts. Differences are paired: means and standard errors over prompts.
+    """
+    pools = Pools(prompts, fitted.scores(prompts), fitted.settings.range, 5, SIZES[-1])
+    rows, golds = [], {}
     for n in SIZES:
-        row: dict[str, Any] = {"n": n}
-        laws: dict[str, Callable[[Floats], Floats]] = {"bon": lambda scores, n=n: expectations.bon(BoN(n), scores)}  # type: ignore[misc]
+        laws = {"bon": bon(n)}
         for epsilon in HACKED_EPSILONS:
             event = lambda scale, n=n: PrivBoN(n, scale).event(fitted.certified)  # noqa: E731
             laws[f"privbon {epsilon:g}"] = privbon(n, calibrate(event, epsilon, DELTA, fitted.certified))
-        for name, law in laws.items():
-            row[name] = pools.gold(law) | {"score": pools.proxy(law)}
-        rows.append(row)
-    return rows
+        golds[n] = {name: pools.golds(law) for name, law in laws.items()}
+        rows.append({"n": n} | {name: _mean(golds[n][name]) | {"score": pools.proxy(law)} for name, law in laws.items()})
+    first, top, last = golds[SIZES[0]], golds[peak], golds[SIZES[-1]]
+    return {
+        "features": fitted.settings.features.describe(),
+        "norm": fitted.settings.feature_norm,
+        "lambda": fitted.settings.regularisation,
+        "sensitivity": fitted.certified.delta,
+        "records": fitted.records,
+        "rows": rows,
+        "peak": peak,
+        "peak_minus_first": {name: _mean(top[name] - first[name]) for name in last},
+        "last_minus_peak": {name: _mean(last[name] - top[name]) for name in last},
+        "loses_less_than_bon": {name: _mean(last[name] - top[name] - last["bon"] + top["bon"]) for name in last if name != "bon"},
+        "last_minus_bon": {name: _mean(last[name] - last["bon"]) for name in last if name != "bon"},
+    }
 
 
 def released(fitted: Fitted, prompts: Sequence[Judged], epsilon: float, draws: int = 20) -> dict[str, Any]:
@@ -261,11 +366,11 @@ def released(fitted: Fitted, prompts: Sequence[Judged], epsilon: float, draws: i
     chance = np.random.default_rng(0)
     settings = fitted.settings
     scale = release_scale(settings.weight_bound, epsilon, DELTA)
-    wide = RewardRange(-1e9, 1e9)
+    rows = [_rows(fitted.features, judged, settings.feature_norm) for judged in prompts]
     outcomes = []
     for _ in np.arange(draws):
         noisy = fitted.weights + chance.normal(size=fitted.weights.shape) * scale
-        outcomes.append(Pools(prompts, _scores(noisy, fitted.features, prompts), wide, 5).gold(lambda s: expectations.bon(BoN(N), s)))
+        outcomes.append(Pools(prompts, [row @ noisy for row in rows], _NO_CLIP, 5).gold(bon(N)))
     gold = float(np.mean([outcome["gold"] for outcome in outcomes]))
     pools = Pools(prompts, fitted.scores(prompts), settings.range, 5)
     streams = {queries: pools.gold(privbon(N, stream_scale(fitted.certified, epsilon, queries)))["gold"] for queries in STREAMS}
@@ -299,10 +404,10 @@ def stream_scale(sensitivity: Sensitivity, epsilon: float, queries: int) -> floa
     return high
 
 
-def held_out_accuracy(pairs: Sequence[PreferencePair], folds: int = 5) -> dict[str, Any]:
+def held_out_accuracy(features: HashedNgrams, pairs: Sequence[PreferencePair], folds: int = 5) -> dict[str, Any]:
     """The share of held-out human preferences that the head agrees with, by cross-validation, for several Λ."""
     fold = np.random.default_rng(0).integers(folds, size=len(pairs))
-    differences, _ = differences_of(pairs, FEATURES, 1.0, key=b"")
+    differences, _ = differences_of(pairs, features, 1.0, key=b"")
     table = {}
     for regularisation in (1.0, 10.0, 100.0, 1000.0):
         shares = [
@@ -318,15 +423,23 @@ def report(data: Path) -> dict[str, Any]:
     training = read_judged(data / "alpaca-judged" / "train.jsonl.gz")
     prompts = read_judged(data / "alpaca-judged" / "scored.jsonl.gz")
     public, private = training[:PUBLIC_PROMPTS], training[PUBLIC_PROMPTS:]
-    many = fit_certified(FEATURES, public, private, PAIRS_PER_PROMPT)
-    once = fit_certified(FEATURES, public, private, None)
+    harmless = read_pairs(data / "hh-rlhf" / "harmless-base-test.jsonl.gz")
+    features, trials = choose_features(public)
+    many = fit_certified(features, public, private, PAIRS_PER_PROMPT)
+    once = fit_certified(features, public, private, None)
+    hackable = choose_hackable(harmless, training)
     return {
         "notice": "not a private release: rewards are treated as public, to show what a private release is worth",
+        "features_on_public_prompts": trials,
         "many_pairs": compare(many, prompts),
         "each_answer_once": compare(once, prompts),
-        "hacking": {"unigrams": hacking(many, prompts), "long_winded": hacking(fit_long_winded(private), prompts)},
+        "hacking": {
+            "trials_on_public_prompts": hackable.trials,
+            "harmless": hacking(hackable.fitted, hackable.peak, prompts),
+            "many_pairs": hacking(many, SIZES[int(np.argmax(gold_by_size(many, public)))], prompts),
+        },
         "released": [released(fitted, prompts, epsilon) for fitted in (many, once) for epsilon in RELEASES],
-        "hh_rlhf": held_out_accuracy(read_pairs(data / "hh-rlhf" / "harmless-base-test.jsonl.gz")),
+        "hh_rlhf": held_out_accuracy(features, harmless),
     }
 
 

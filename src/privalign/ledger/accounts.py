@@ -61,14 +61,23 @@ JOURNAL_ROWS = (
 )
 
 
+def check_name(name: str) -> None:
+    """Refuses what cannot be the name of an account.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInput("account", f"'{name}' cannot be a name; use up to 100 letters, digits, dots, dashes and underscores")
+
+
 def create(transaction: Transaction, name: str, terms: Terms, now: int) -> None:
     """Makes the account and the first row of its journal, which holds its terms and limits.
 
     Raises:
         InvalidInput: the name is taken or cannot be one.
     """
-    if not _NAME.fullmatch(name):
-        raise InvalidInput("account", f"'{name}' cannot be a name; use up to 100 letters, digits, dots, dashes and underscores")
+    check_name(name)
     parameters, limit = terms.to_json(), terms.rule.limit
     note = {"terms": json.loads(parameters), "limit": _units(limit)}
     record = record_of(name, 1, now, "create", Debit(), 0, None, note, FIRST)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from privalign.accounting.rules import Debit, Rule
 from privalign.errors import BudgetExhausted, CheckFailed, InvalidInput, LeaseExpired
 from privalign.events import Event
-from privalign.ledger import accounts, keys, reservations, verification
+from privalign.ledger import accounts, keys, reservations, statistics, verification
 from privalign.ledger.book import COUNT_REFUSAL, Book, entry_of
 from privalign.ledger.database import Database
 from privalign.ledger.entries import (
@@ -119,6 +119,7 @@ class Ledger:
         lease: float = LEASE,
         idempotency: IdempotencyKey | None = None,
         api_key: str | None = None,
+        model: str | None = None,
     ) -> Reservation | Replay | Pending:
         """Debits the worst case of all `events`, or of none, before any protected data is touched.
 
@@ -128,6 +129,7 @@ class Ledger:
             lease: seconds until the reservation counts at its worst case for good.
             idempotency: what makes a repeated request the same one; without it every call is a new request.
             api_key: the id of the key that asks; its sub-limits are debited in the same transaction.
+            model: the served model that is asked, kept in the journal.
 
         Returns:
             A reservation to settle or void; or, for a repeated request, its stored release, or that it is being answered.
@@ -141,7 +143,7 @@ class Ledger:
         if not events:
             raise InvalidInput("events", "there is nothing to reserve; give one event per answer")
         terms = self._terms_of(account)
-        request = reservations.Request(tuple(events), terms.charge(tuple(events)), _seconds("lease", lease), idempotency, api_key)
+        request = reservations.Request(tuple(events), terms.charge(tuple(events)), _seconds("lease", lease), idempotency, api_key, model)
         self._forget_old_texts()
         try:
             with self._database.write() as transaction:
@@ -206,6 +208,27 @@ class Ledger:
     def journal(self, name: str, *, after: int = 0) -> Iterator[Entry]:
         """The rows of an account's journal, oldest first, from the one after `after`."""
         return self._entries(name, after, self.account(name).length)
+
+    def latest(
+        self,
+        name: str,
+        *,
+        before: int = 2**62,
+        most: int = 50,
+        kind: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+    ) -> list[Entry]:
+        """At most `most` rows of an account's journal before row `before`, newest first.
+
+        Args:
+            kind, api_key, model: only rows of this kind, or whose note names this key or this model.
+        """
+        with self._database.read() as transaction:
+            try:
+                return statistics.latest(transaction, name, before, most, kind, api_key, model)
+            except (ValueError, LookupError, TypeError):
+                raise CheckFailed(f"account {name}: a journal row is not a journal record; see `account verify`") from None
 
     def verify(self, name: str, *, expect_head: str | None = None) -> Verification:
         """Re-adds the journal, checks its chain, and compares it with the account and its open reservations.

@@ -69,6 +69,7 @@ class Request:
     lease: float
     idempotency: IdempotencyKey | None
     api_key: str | None
+    model: str | None
 
 
 def reserve(book: Book, request: Request, retain: int) -> Reservation | Replay | Pending:
@@ -80,7 +81,8 @@ def reserve(book: Book, request: Request, retain: int) -> Reservation | Replay |
         if earlier is not None:
             return earlier
     queries = len(request.events)
-    note = {} if request.api_key is None else {"api_key": request.api_key}
+    named = (("api_key", request.api_key), ("model", request.model))
+    note = {name: value for name, value in named if value is not None}
     if not (request.cost.fits(book.limit) and book.post("reserve", request.cost, queries=queries, note=note)):
         raise _refusal(book, request.cost)
     number, owner, expires = book.length, secrets.token_hex(16), book.now + _microseconds(request.lease)

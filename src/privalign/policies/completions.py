@@ -19,12 +19,14 @@ class UpstreamFailed(BackendFailed):
     Args:
         status: the HTTP status, or the one that it stands for; None: there was no answer.
         retry_after: seconds after which the back-end asked to be tried again.
+        words: the back-end's own, in one line, where they are about the request.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None, words: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+        self.words = words
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,5 +114,6 @@ class _ChatEngine(LlamaCppPolicy):
             raise UpstreamFailed("llama.cpp cannot read the request; give plain JSON, and no images", 400) from None
         if "error" in answer:
             code = answer["error"].get("code")
-            raise UpstreamFailed(f"llama.cpp refused the request: {error_message(answer)}", code if type(code) is int else None)
+            words = error_message(answer)
+            raise UpstreamFailed(f"llama.cpp refused the request: {words}", code if type(code) is int else None, words=words)
         return answer

@@ -11,8 +11,9 @@ import contextlib
 import json
 import math
 import random
+import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -96,7 +97,8 @@ class OpenAIPolicy:
         self._timeout = timeout
         self._retries = retries
         self._concurrency = concurrency
-        self._connection: _Connection | None = None
+        self._connections: _Connections | None = None
+        self._tls: ssl.SSLContext | None = None
         self._proven = 1  # the largest batch that the server was seen to honour
         self._most: int | None = None  # the largest one worth asking for; None: not known to be limited
         self._counts_first_only = False
@@ -108,13 +110,13 @@ class OpenAIPolicy:
         return f"openai {self._model} at {self._host}{settings}"
 
     async def __aenter__(self) -> Self:
-        self._connection = self._connect()
+        self._connections = self._connect()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.client.aclose()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
 
     async def draw(self, request: Request, count: int) -> list[Candidate]:
         """`count` candidates, in order, each with its finish reason, tool calls, logprobs and usage where reported.
@@ -129,35 +131,36 @@ class OpenAIPolicy:
             raise InvalidInput("count", f"{count} is below 1")
         request = request.with_defaults(self._parameters)
         request.after(count)  # refuses a bad seed before anything is sent
-        async with self._connected() as connection:
-            drawing = _Drawing(connection, request, {})
+        async with self._connected() as connections:
+            drawing = _Drawing(connections, request, {})
             try:
                 await self._fill(drawing, range(count), self._most)
             except BaseExceptionGroup as failures:
                 raise _first(failures) from None
         return [drawing.found[position] for position in range(count)]
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> _Connections:
         import httpx
 
+        if self._tls is None:
+            self._tls = httpx.create_ssl_context()  # once: reading the certificate store takes longer than a call on loopback
+        verify: ssl.SSLContext = self._tls
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
-        client = httpx.AsyncClient(
-            headers=headers,
-            timeout=httpx.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout)),
-            limits=httpx.Limits(max_connections=self._concurrency, max_keepalive_connections=self._concurrency),
-        )
-        return _Connection(client, asyncio.Semaphore(self._concurrency))
+        timeout = httpx.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
+        return _Connections(lambda: httpx.AsyncClient(headers=headers, timeout=timeout, verify=verify), self._concurrency)
 
     @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[_Connection]:
-        if self._connection is not None:
-            yield self._connection
+    async def _connected(self) -> AsyncIterator[_Connections]:
+        if self._connections is not None:
+            yield self._connections
             return
-        connection = self._connect()
-        async with connection.client:
-            yield connection
+        connections = self._connect()
+        try:
+            yield connections
+        finally:
+            await connections.close()
 
     async def _fill(self, drawing: _Drawing, positions: Sequence[int], size: int | None) -> None:
         """Draws the candidates of these positions in batches of at most `size`; None: of any size."""
@@ -203,8 +206,8 @@ class OpenAIPolicy:
 
     async def _attempt(self, drawing: _Drawing, batch: Sequence[int]) -> int:
         content = self._body(drawing.request.after(batch[0]), len(batch))
-        async with drawing.connection.slots:
-            response, body = await self._post(drawing.connection.client, content)
+        async with drawing.connections.one() as client:
+            response, body = await self._post(client, content)
         completion = read_completion(body, len(batch)) if response.is_success else None
         if completion is None or not completion.candidates:
             raise self._failure(response, body)
@@ -253,12 +256,20 @@ class OpenAIPolicy:
         passing = status in _RETRIED or (status >= 500 and status != 501) or 200 <= status < 300
         told = response.headers.get("x-should-retry")
         passing = told == "true" or (passing and told != "false")
+        words = self._quoted(status, body)
         if passing and (retry_after or 0.0) <= LONGEST_RETRY_AFTER:
-            return _Passing(self._words(status, body), status, retry_after)
-        return UpstreamFailed(self._words(status, body), status, retry_after)
+            return _Passing(self._message(status, words), status, retry_after, words)
+        return UpstreamFailed(self._message(status, words), status, retry_after, words)
 
-    def _words(self, status: int, body: Any) -> str:
-        """One line. The server's own words only where they are about the request: others name accounts and insides."""
+    def _quoted(self, status: int, body: Any) -> str:
+        """The server's own words where they are about the request, else nothing: others name accounts and insides."""
+        if not 400 <= status < 500 or status in (401, 403, 429):
+            return ""
+        words = error_message(body)
+        return "" if self._api_key is not None and _shares_a_piece(words, self._api_key) else words
+
+    def _message(self, status: int, words: str) -> str:
+        """One line."""
         if 200 <= status < 300:
             return f"{self._host} answered without a usable choice"
         if 300 <= status < 400:
@@ -269,25 +280,44 @@ class OpenAIPolicy:
             return f"{self._host} is busy, or its quota is used up (429); try later"
         if status >= 500:
             return f"{self._host} failed ({status})"
-        quoted = error_message(body)
-        if self._api_key is not None and _shares_a_piece(quoted, self._api_key):
-            quoted = ""
-        return f"{self._host} refused the request ({status}){f': {quoted}' if quoted else ''}"
+        return f"{self._host} refused the request ({status}){f': {words}' if words else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """What belongs to one event loop."""
+class _Connections:
+    """Clients of one event loop, one for each request under way: httpx's own pool looks at all its connections for every
+    idle one of them, which takes longer than the request where there are many.
+    """
 
-    client: httpx.AsyncClient
-    slots: asyncio.Semaphore
+    def __init__(self, make: Callable[[], httpx.AsyncClient], most: int) -> None:
+        self._make = make
+        self._slots = asyncio.Semaphore(most)
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client that nobody else uses meanwhile; the one used last, whose connection is the likeliest to be open."""
+        async with self._slots:
+            if not self._idle:
+                self._idle.append(self._make())
+                self._clients.append(self._idle[-1])
+            client = self._idle.pop()
+            try:
+                yield client
+            finally:
+                self._idle.append(client)
+
+    async def close(self) -> None:
+        """Closes all of them."""
+        for client in self._clients:
+            await client.aclose()
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
     """One call of `draw`: what is asked, and the candidates found so far, by position."""
 
-    connection: _Connection
+    connections: _Connections
     request: Request
     found: dict[int, Candidate]
 

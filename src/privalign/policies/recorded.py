@@ -80,15 +80,15 @@ def read_pools(path: Path, reward: str = "proxy_reward", at_least: int = 1) -> G
         MissingDependency: a Parquet file without pyarrow installed.
     """
     empty = True
-    for place, record in _records(path, reward):
+    for place, record in records(path, reward):
         empty = False
         yield _pool(place, record, reward, at_least)
     if empty:
-        raise _Place(path).flaw("no records in it; give JSONL, a JSON array or Parquet of scored candidates")
+        raise Place(path).flaw("no records in it; give JSONL, a JSON array or Parquet of scored candidates")
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where in which file: a line number, words for formats without lines, or the file as a whole."""
 
     path: Path
@@ -100,7 +100,7 @@ class _Place:
         return InvalidFile(str(self.path), self.where, message)
 
 
-def _pool(place: _Place, record: Any, reward: str, at_least: int) -> Pool:
+def _pool(place: Place, record: Any, reward: str, at_least: int) -> Pool:
     shape = _SHAPE.replace("REWARD", f'"{reward}"')
     if not isinstance(record, dict):
         raise place.flaw(f"not a record; give {shape}")
@@ -125,7 +125,7 @@ def _pool(place: _Place, record: Any, reward: str, at_least: int) -> Pool:
     return Pool(prompt, tuple(texts), tuple(rewards))
 
 
-def _unicode(place: _Place, value: Any, name: str) -> str:
+def _unicode(place: Place, value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise place.flaw(f"the {name} is not a string; give text")
     try:
@@ -135,7 +135,7 @@ def _unicode(place: _Place, value: Any, name: str) -> str:
     return value
 
 
-def _finite(place: _Place, value: Any, name: str) -> float:
+def _finite(place: Place, value: Any, name: str) -> float:
     remedy = "score this prompt again, or remove it"
     if value is None:
         raise place.flaw(f"a {name} is null; {remedy}")
@@ -150,9 +150,9 @@ def _finite(place: _Place, value: Any, name: str) -> float:
     return number
 
 
-def _records(path: Path, reward: str) -> Iterator[tuple[_Place, Any]]:
+def records(path: Path, reward: str) -> Iterator[tuple[Place, Any]]:
     """The records as parsed, unchecked, each with its place."""
-    whole = _Place(path)
+    whole = Place(path)
     with _reading(whole):
         regular = stat.S_ISREG(path.stat().st_mode)
         if not regular:
@@ -174,7 +174,7 @@ def _records(path: Path, reward: str) -> Iterator[tuple[_Place, Any]]:
 
 
 @contextlib.contextmanager
-def _reading(place: _Place) -> Iterator[None]:
+def _reading(place: Place) -> Iterator[None]:
     """Turns what reading can raise into one line about the place."""
     try:
         yield
@@ -186,8 +186,8 @@ def _reading(place: _Place) -> Iterator[None]:
         raise place.flaw(f"cannot be read ({error.strerror}); give a file of scored candidates") from None
 
 
-def _documents(path: Path, stream: IO[bytes]) -> Iterator[tuple[_Place, Any]]:
-    with _reading(_Place(path, 1)):
+def _documents(path: Path, stream: IO[bytes]) -> Iterator[tuple[Place, Any]]:
+    with _reading(Place(path, 1)):
         if stream.read(3) != b"\xef\xbb\xbf":
             stream.seek(0)
         first = stream.read(1)
@@ -197,11 +197,11 @@ def _documents(path: Path, stream: IO[bytes]) -> Iterator[tuple[_Place, Any]]:
     yield from _array(path, stream) if first == b"[" else _lines(path, stream)
 
 
-def _lines(path: Path, stream: IO[bytes]) -> Iterator[tuple[_Place, Any]]:
+def _lines(path: Path, stream: IO[bytes]) -> Iterator[tuple[Place, Any]]:
     number = 0
     while True:
         number += 1
-        place = _Place(path, number)
+        place = Place(path, number)
         with _reading(place):
             line = stream.readline(MOST_BYTES + 1)
             if len(line) > MOST_BYTES:
@@ -220,7 +220,7 @@ def _lines(path: Path, stream: IO[bytes]) -> Iterator[tuple[_Place, Any]]:
         yield place, record
 
 
-def _array(path: Path, stream: IO[bytes]) -> Iterator[tuple[_Place, Any]]:
+def _array(path: Path, stream: IO[bytes]) -> Iterator[tuple[Place, Any]]:
     elements = _Elements(path, stream)
     elements.skip_past("[")
     if elements.peek() != "]":
@@ -246,8 +246,8 @@ class _Elements:
         self._at = 0
 
     @property
-    def place(self) -> _Place:
-        return _Place(self._path, f"record {self.number}")
+    def place(self) -> Place:
+        return Place(self._path, f"record {self.number}")
 
     def peek(self) -> str:
         """The next character that is not white space; empty at the end."""
@@ -289,7 +289,7 @@ class _Elements:
         return bool(fresh)
 
 
-def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[_Place, Any]]:
+def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[Place, Any]]:
     """Parquet rows, gathered into one record a prompt; a record's place is that of its first row."""
     try:
         import pyarrow as pa
@@ -298,7 +298,7 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[_Place, An
         raise MissingDependency("Parquet files need pyarrow; get it with: pip install 'privalign[parquet]'") from None
 
     columns = ["prompt_id", "prompt", "text", reward]
-    place = _Place(path)
+    place = Place(path)
     met: set[Hashable] = set()
     record: dict[str, Any] | None = None
     row = 0
@@ -311,7 +311,7 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[_Place, An
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 for prompt_id, prompt, text, score in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                     row += 1
-                    here = _Place(path, f"row group {group + 1}, row {row}")
+                    here = Place(path, f"row group {group + 1}, row {row}")
                     if record is None or prompt_id != record["prompt_id"]:
                         if record is not None:
                             yield place, record
@@ -327,7 +327,7 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[_Place, An
     except InvalidFile:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError):  # what pyarrow says may quote a value
-        raise _Place(path, f"after row {row}" if row else None).flaw("damaged or cut off Parquet; write the file again") from None
+        raise Place(path, f"after row {row}" if row else None).flaw("damaged or cut off Parquet; write the file again") from None
     if record is not None:
         yield place, record
 

@@ -115,6 +115,15 @@ class Head:
     weights: Floats
     certificate: Certificate
 
+    @property
+    def content(self) -> bytes:
+        """The weights file. The same weights give the same bytes.
+
+        Raises:
+            MissingDependency: safetensors is not installed.
+        """
+        return _safetensors()({"weights": self.weights})
+
     def save(self, path: Path) -> Certificate:
         """Writes the certificate, signed by the installation's key, to `path` (.json) and the weights beside it (.safetensors).
 
@@ -123,7 +132,7 @@ class Head:
         Raises:
             InvalidInput: they cannot be written. MissingDependency: safetensors is not installed.
         """
-        weights = _safetensors()({"weights": self.weights})
+        weights = self.content
         signed = self.certificate.signed(installation_key(), weights)
         certificate = (json.dumps(signed.to_json(), indent=2) + "\n").encode()
         _write_together({path.with_suffix(".safetensors"): weights, path: certificate})  # a certificate never lacks its weights

@@ -23,7 +23,7 @@ from privalign.events import GaussianRelease
 from privalign.intervals import MOST_BITS, at_precision, upper
 from privalign.preferences.bradley_terry import Head, HeadSettings
 from privalign.randomness import GUARD_BITS, WORD
-from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.sensitivity import Certificate, RewardRange, Sensitivity
 
 Floats = NDArray[np.float64]
 GRID: Final = 2.0**-20  # the step that released weights are rounded to, in units of the noise; its power of two is taken
@@ -65,20 +65,42 @@ def release_event(settings: HeadSettings, scale: float) -> GaussianRelease:
 
 
 def released_head(weights: Floats, settings: HeadSettings, scale: float, *, epsilon: float, delta: float, account: str) -> Head:
-    """The head with noisy weights; call it once, after the account has paid for `release_event`.
+    """The head with noisy weights: keep it to yourself until the account has paid for `release_event`, then never draw again.
 
     Args:
         weights: of `minimisers`, one head, not projected.
 
     Formal guarantee: the weights are a function of w + N(0, s²I) over the reals, exactly; (ε, δ)-DP where
     s ≥ `release_scale(settings.weight_bound, epsilon, delta)`. Scores are post-processing: no query costs anything.
+    Nothing is refused because of what the weights are: a coordinate beyond 2⁴⁹ grid steps is cut to that, which brings no two
+    weights further apart.
+
+    Raises:
+        InvalidInput: the scale is not a finite number above 0, or too small for a grid below it.
     """
-    certificate = replace(
+    furthest = _MOST_STEPS / 2 * grid_of(scale)
+    noisy = gaussian_vector(np.clip(weights, -furthest, furthest), scale)
+    return Head(noisy, released_certificate(settings, scale, epsilon=epsilon, delta=delta, account=account))
+
+
+def released_certificate(settings: HeadSettings, scale: float, *, epsilon: float, delta: float, account: str) -> Certificate:
+    """The certificate of a released head, not signed yet; nothing in it depends on the preferences."""
+    return replace(
         settings.certificate(),
         sensitivity=settings.range.width,  # assumed by whoever does not know that the scores are public
         released={"epsilon": epsilon, "delta": delta, "account": account, "scale": scale},
     )
-    return Head(gaussian_vector(weights, scale), certificate)
+
+
+def grid_of(scale: float) -> float:
+    """The step that weights with noise of this scale are rounded to.
+
+    Raises:
+        InvalidInput: the scale is not a finite number above 0, or too small for a grid below it.
+    """
+    if not sys.float_info.min / GRID < scale < math.inf:
+        raise InvalidInput("scale", f"{scale} is not a finite number above 0, or too small for a grid below it")
+    return 2.0 ** math.floor(math.log2(scale * GRID))
 
 
 def gaussian_vector(values: Floats, scale: float) -> Floats:
@@ -94,9 +116,7 @@ def gaussian_vector(values: Floats, scale: float) -> Floats:
     """
     from scipy.special import ndtri
 
-    if not sys.float_info.min / GRID < scale < math.inf:
-        raise InvalidInput("scale", f"{scale} is not a finite number above 0, or too small for a grid below it")
-    grid = 2.0 ** math.floor(math.log2(scale * GRID))
+    grid = grid_of(scale)
     if not (np.isfinite(values).all() and float(np.abs(values).max(initial=0.0)) < _MOST_STEPS * grid):
         raise InvalidInput("weights", "they are too large for the noise, or not finite; nothing is released")
     words = np.frombuffer(secrets.token_bytes(8 * len(values)), dtype=np.uint64)

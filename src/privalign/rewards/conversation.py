@@ -45,14 +45,14 @@ def _text(turn: Message) -> str:
     try:
         return turn.text
     except InvalidInput as error:
-        raise ScorerUntouched(f"{error}; nothing was scored") from None
+        raise ScorerUntouched(f"{error}; nothing was scored", 422) from None
 
 
 def _with_calls(turn: Message) -> str:
     try:
         return Candidate(_text(turn), tool_calls=tuple(turn.fields.get("tool_calls") or ())).scored_text
     except (AttributeError, TypeError, ValueError):
-        raise ScorerUntouched("messages: the tool calls of a turn are malformed; nothing was scored") from None
+        raise ScorerUntouched("messages: the tool calls of a turn are malformed; nothing was scored", 422) from None
 
 
 class ChatTemplate:
@@ -90,7 +90,7 @@ class ChatTemplate:
         try:
             return self._template.render(messages=list(messages))
         except Exception:
-            raise ScorerUntouched("the reward model's chat template cannot write this conversation; nothing was scored") from None
+            raise ScorerUntouched("the reward model's chat template cannot write this conversation; nothing was scored", 422) from None
 
 
 def _refuse(message: str) -> None:

@@ -17,7 +17,21 @@ class ScorerUntouched(BackendFailed):
 
     The one failure of scoring after which a query costs nothing. Every other failure leaves it spent: a scorer that
     fails or not depending on the protected data has released something by failing.
+
+    Args:
+        status: the HTTP status of the refusal; None: there was no answer.
+        retry_after: seconds after which the scorer asked to be tried again.
     """
+
+    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+    @property
+    def of_request(self) -> bool:
+        """Whether the request was refused for what it is: too long, or nothing that the model can read."""
+        return self.status in (413, 422)
 
 
 class Reward(Protocol):

@@ -133,7 +133,7 @@ class RemoteReward(FailClosedReward):
         answers = [candidate.scored_text for candidate in candidates]
         limit = self._server.max_characters
         if limit is not None and max(len(prompt_text(request)), *map(len, answers)) > limit:
-            raise ScorerUntouched(f"an input is longer than max_characters = {limit}; nothing was scored")
+            raise ScorerUntouched(f"an input is longer than max_characters = {limit}; nothing was scored", 413)
         calls = self._dialect.calls(request, answers, self._server.batch_size)
         async with self._client() as client:  # not kept: a client belongs to one event loop
             batches = await together([lambda call=call: self._answered(client, call) for call in calls], self._server.concurrency)  # type: ignore[misc]
@@ -153,16 +153,17 @@ class RemoteReward(FailClosedReward):
 
     async def _answered(self, client: httpx.AsyncClient, call: Call) -> list[float]:
         """One call, repeated while it is refused untouched and waiting makes sense."""
-        for attempt in range(ATTEMPTS):
-            refusal, wait = await self._sent(client, call)
-            if isinstance(refusal, list):
-                return refusal
-            if wait is None or attempt == ATTEMPTS - 1:
-                break
-            await asyncio.sleep(max(wait, FIRST_WAIT * 2**attempt))
-        raise ScorerUntouched(f"the scorer {refusal}; nothing was scored")
+        attempt = 0
+        while True:
+            outcome, wait = await self._sent(client, call)
+            if isinstance(outcome, list):
+                return outcome
+            attempt += 1
+            if wait is None or attempt == ATTEMPTS:
+                raise outcome
+            await asyncio.sleep(max(wait, FIRST_WAIT * 2 ** (attempt - 1)))
 
-    async def _sent(self, client: httpx.AsyncClient, call: Call) -> tuple[list[float] | str, float | None]:
+    async def _sent(self, client: httpx.AsyncClient, call: Call) -> tuple[list[float] | ScorerUntouched, float | None]:
         """The scores; or why the scorer stayed untouched, with the seconds to wait before another attempt (None: no use)."""
         import httpx
 
@@ -171,29 +172,34 @@ class RemoteReward(FailClosedReward):
             async with asyncio.timeout(self._server.timeout):  # httpx limits each read alone, which a slow body outlasts
                 response = await client.post(url, content=json.dumps(call.body).encode())
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            return "cannot be reached", 0.0
-        if response.status_code in REFUSALS:
-            return f"{REFUSALS[response.status_code]} ({response.status_code})", _wait(response)
+            return ScorerUntouched("the scorer cannot be reached; nothing was scored"), 0.0
+        status = response.status_code
+        if status in REFUSALS:
+            refusal = f"the scorer {REFUSALS[status]} ({status}); nothing was scored"
+            return ScorerUntouched(refusal, status, _stated_wait(response)), _wait(response)
         if response.status_code != 200:
             raise BackendFailed(SCORER_FAILED)
         return call.read(json.loads(response.content)), None
 
 
 def _wait(response: httpx.Response) -> float | None:
-    """Seconds that a 429 asks to wait; None where another attempt makes no sense."""
+    """Seconds to wait after a 429; None where another attempt makes no sense."""
     if response.status_code != 429:
         return None
-    stated = response.headers.get("retry-after")
-    if stated is None:
-        return 0.0
+    wait = _stated_wait(response) or 0.0
+    return wait if wait <= LONGEST_WAIT else None
+
+
+def _stated_wait(response: httpx.Response) -> float | None:
+    """What `Retry-After` says, in seconds; None where it says nothing that can be read."""
+    stated = response.headers.get("retry-after", "")
     try:
-        wait = float(stated)
+        return float(stated)
     except ValueError:
         try:
-            wait = email.utils.parsedate_to_datetime(stated).timestamp() - time.time()
+            return email.utils.parsedate_to_datetime(stated).timestamp() - time.time()
         except ValueError:
-            return 0.0
-    return wait if wait <= LONGEST_WAIT else None
+            return None
 
 
 def chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:

@@ -106,7 +106,7 @@ class FailClosedReward(ABC):
             with np.errstate(over="ignore"):  # refused in the next line
                 return finite_scores(self._mapping.apply(raw), len(candidates))
         except ScorerUntouched as refusal:
-            return ScorerUntouched(str(refusal))
+            return ScorerUntouched(str(refusal), refusal.status, refusal.retry_after)
         except Exception:
             return BackendFailed(SCORER_FAILED)
 

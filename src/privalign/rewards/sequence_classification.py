@@ -192,9 +192,9 @@ class TransformersReward(FailClosedReward):
         except ScorerUntouched:
             raise
         except Exception:
-            raise ScorerUntouched("the reward model's chat template cannot write this conversation; nothing was scored") from None
+            raise ScorerUntouched("the reward model's chat template cannot write this conversation; nothing was scored", 422) from None
         if not 0 < len(tokens) <= self._max_tokens:
-            raise ScorerUntouched(f"an input is longer than the reward model's {self._max_tokens} tokens; nothing was scored")
+            raise ScorerUntouched(f"an input is longer than the reward model's {self._max_tokens} tokens; nothing was scored", 413)
         return tokens
 
     def _forward(self, rows: Sequence[Sequence[int]], pad: int) -> list[float]:

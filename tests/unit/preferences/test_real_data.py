@@ -8,18 +8,23 @@ from pathlib import Path
 import pytest
 
 from privalign.experiments.certified_rewards import (
-    FEATURES,
     PAIRS_PER_PROMPT,
     PUBLIC_PROMPTS,
+    SIZES,
     N,
     Pools,
+    choose_features,
     fit_certified,
+    fit_harmless,
+    hacking,
     judged_pairs,
     privbon,
     read_judged,
     stream_scale,
     uniform,
 )
+from privalign.preferences.ngrams import HashedNgrams
+from privalign.preferences.pairs import read_pairs
 from privalign.sensitivity import Sensitivity
 
 pytestmark = [
@@ -35,7 +40,8 @@ def folder() -> Path:
 def test_eighteen_points_over_base_at_one_epsilon() -> None:
     training = read_judged(folder() / "train.jsonl.gz")
     prompts = read_judged(folder() / "scored.jsonl.gz")
-    fitted = fit_certified(FEATURES, training[:PUBLIC_PROMPTS], training[PUBLIC_PROMPTS:], PAIRS_PER_PROMPT)
+    features, _ = choose_features(training[:PUBLIC_PROMPTS])
+    fitted = fit_certified(features, training[:PUBLIC_PROMPTS], training[PUBLIC_PROMPTS:], PAIRS_PER_PROMPT)
     pools = Pools(prompts, fitted.scores(prompts), fitted.settings.range, 5)
     base = pools.gold(uniform(N))["gold"]
     assert base == pytest.approx(0.147, abs=0.01)
@@ -49,3 +55,18 @@ def test_every_answer_is_in_at_most_one_pair_where_asked() -> None:
     texts = [(pair.prompt, text) for pair in pairs for text in (pair.chosen, pair.rejected)]
     assert len(pairs) > 7_000
     assert len(texts) - len(set(texts)) < 0.02 * len(texts)  # different models may give the same answer
+
+
+def test_reward_hacking_shows_on_untouched_prompts_and_noise_bounds_it() -> None:
+    """The settings and the peak are those that the experiment chooses on the training prompts; nothing is random but fixed seeds."""
+    pairs = read_pairs(Path(os.environ["PRIVALIGN_DATA"]) / "hh-rlhf" / "harmless-base-test.jsonl.gz")
+    shown = hacking(fit_harmless(pairs, HashedNgrams(), 10.0), 16, read_judged(folder() / "scored.jsonl.gz"))
+    fall = {name: difference["gold"] for name, difference in shown["last_minus_peak"].items()}
+    assert fall["bon"] < -2 * shown["last_minus_peak"]["bon"]["se"]
+    assert fall["bon"] < fall["privbon 4"] < fall["privbon 2"] < fall["privbon 1"] < fall["privbon 0.5"]
+    for epsilon in ("0.5", "1", "2"):
+        difference = shown["loses_less_than_bon"][f"privbon {epsilon}"]
+        assert difference["gold"] > 2 * difference["se"]
+    scores = [row["bon"]["score"] for row in shown["rows"]]
+    assert sorted(scores) == scores
+    assert len(scores) == len(SIZES)

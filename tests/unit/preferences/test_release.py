@@ -20,7 +20,7 @@ from privalign.ledger.terms import Terms
 from privalign.preferences import release
 from privalign.preferences.bradley_terry import HeadSettings
 from privalign.preferences.ngrams import HashedNgrams
-from privalign.preferences.release import gaussian_vector, release_event, release_scale, released_head
+from privalign.preferences.release import gaussian_vector, grid_of, release_event, release_scale, released_head
 from privalign.rewards.head import HeadReward
 from privalign.sensitivity import Relation, RewardRange
 
@@ -56,6 +56,18 @@ def test_a_released_head_says_that_its_scores_are_public() -> None:
     assert sensitivity.public
     assert sensitivity.delta == sensitivity.width
     assert not SETTINGS.certificate().to_sensitivity().public
+
+
+def test_no_weights_are_refused_but_cut_to_what_the_noise_reaches() -> None:
+    weights = np.zeros(65)
+    weights[:2] = 1e300, -1e300
+    head = released_head(weights, SETTINGS, 0.5, epsilon=1.0, delta=1e-6, account="a")
+    furthest = 2.0**49 * grid_of(0.5)
+    assert head.weights[0] == pytest.approx(furthest, rel=1e-6)
+    assert head.weights[1] == pytest.approx(-furthest, rel=1e-6)
+    assert np.abs(head.weights[2:]).max() < 5
+    with pytest.raises(InvalidInput, match="too small for a grid"):
+        grid_of(1e-305)
 
 
 @pytest.mark.statistical
