@@ -34,7 +34,7 @@ soak: install
 	PRIVALIGN_KILLS=400 $(BIN)/pytest tests/integration/ledger tests/integration/aligner
 
 bench: install
-	$(BIN)/pytest benchmarks --benchmark-only
+	$(BIN)/pytest benchmarks/bench_*.py -s
 
 clean:
 	rm -rf $(VENV) demo-out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

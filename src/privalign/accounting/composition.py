@@ -75,6 +75,7 @@ def _times(count: int, cost: float) -> float:
     return cost if math.isinf(cost) else upper(lambda: count * arb(cost))
 
 
+@np.errstate(over="ignore")  # of dp-accounting's ratios of tails: they become infinite, and so does the bound
 def _pld_epsilon(event: Event, queries: int, delta: float) -> float | None:
     """ε by privacy loss distributions, or None where δ or the losses are out of their reach."""
     if delta < PLD_LEAST_DELTA:

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from privalign.acceptance import (
     AcceptanceCurve,
     acceptance_ratio,
+    acceptance_ratios,
     evaluation_error,
     kappa,
+    kappas,
     log_accept,
     log_gain,
     log_reject,
@@ -70,8 +72,22 @@ def worst_halt_epsilon(rounds: RejectionRounds, threshold: float) -> float:
 
 @lru_cache(maxsize=1024)
 def worst_case_epsilon(rounds: RejectionRounds) -> float:
-    """The maximum of ε₂max over the 1,024 thresholds: what a rule reserves before λ̃ exists."""
-    return max(worst_halt_epsilon(rounds, float(threshold)) for threshold in _grid(rounds))
+    """The maximum of ε₂max over the 1,024 thresholds: what a rule reserves before λ̃ exists.
+
+    Best first: floats with a stated slack bound every threshold, and balls price those that may be the worst.
+    """
+    grid, n = _grid(rounds), rounds.cap
+    worst = worst_halt_epsilon(rounds, float(grid[0]))  # refuses settings out of their range
+    args = (rounds.sensitivity.width, rounds.scale, rounds.tail, rounds.sensitivity.charged)
+    with np.errstate(all="ignore"):
+        k, b = kappas(grid, *args), acceptance_ratios(grid, *args)
+        bounds = np.maximum((n - 1) * k + b, n * k) * (1 + 2.0**-40) + 2.0**-1000
+    bounds[~np.isfinite(bounds)] = math.inf  # then the balls decide
+    for index in np.argsort(-bounds, kind="stable"):
+        if bounds[index] <= worst:
+            break
+        worst = max(worst, worst_halt_epsilon(rounds, float(grid[index])))
+    return worst
 
 
 def worst_ingredients(rounds: RejectionRounds) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from privalign.cli import account, demo, deployment, key, price, reward, select, simulate
+from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, simulate, stages, studies
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -29,9 +29,15 @@ app.command()(price.calibrate)
 app.command()(select.select)
 app.command()(demo.demo)
 app.command()(simulate.simulate)
+app.command()(stages.collect)
+app.command()(stages.score)
+app.command()(stages.grade)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
 app.command()(deployment.init)
 app.command()(deployment.ask)
 app.add_typer(deployment.app, name="config")
+app.add_typer(studies.app, name="study")
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
 app.add_typer(reward.app, name="reward")

@@ -137,6 +137,21 @@ def test_worst_cases(share: float, scale: float, cap: int, beta: float) -> None:
     assert rejection.worst_ingredients(rounds) == largest
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_the_worst_threshold_is_found_without_pricing_all(seed: int) -> None:
+    """Settings over many magnitudes, those included whose floats underflow: the plain maximum over all balls, to an ulp."""
+    rng = np.random.default_rng(seed)
+    width = 10.0 ** rng.uniform(-2, 2)
+    sensitivity = Sensitivity(width * 10.0 ** rng.uniform(-6, 0), RewardRange(0.0, width))
+    scale = width * 10.0 ** rng.uniform(-2.5, 5)
+    cap = int(rng.choice([1, 2, 16, 4096]))
+    rounds = RejectionRounds(sensitivity, width * 10.0 ** rng.uniform(-3, 1), scale, rng.uniform(0.5, 5), cap)
+    grid = threshold_grid(rounds.beta, width)
+    plain = max(rejection.worst_halt_epsilon(rounds, float(threshold)) for threshold in grid)
+    assert plain * (1 - 1e-15) <= rejection.worst_case_epsilon(rounds) <= plain
+
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     share=st.floats(1e-4, 1),

@@ -1,0 +1,178 @@
+"""`evaluate`: what selection rules are worth on scored and graded candidates, by one of two protocols."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.output import assumptions, print_json, print_table, replacing, to_json
+from privalign.errors import InvalidInput
+from privalign.settings import MECHANISMS, parse
+
+if TYPE_CHECKING:
+    from privalign.experiments.study import Study
+
+PROTOCOLS = ("faithful", "authors")
+_SHOWN = {  # heading, and the keys behind it
+    "mechanism": ("mechanism",),
+    "n": ("n",),
+    "gold": ("true_mean",),
+    "lift, points": ("lift_pp", "lift_se_pp"),
+    "reward": ("proxy_mean",),
+    "win rate": ("win_rate",),
+    "rounds": ("halting_mean",),
+    "ε": ("epsilon",),
+}
+
+
+def evaluate(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Scored, graded candidates: JSONL or a JSON array (plain or gzip), Parquet, or a folder of Parquet shards.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    mechanisms: Annotated[str, typer.Option("--mechanisms", help=f"A list out of {', '.join(MECHANISMS)}.", metavar="M,M,…")],
+    n_grid: Annotated[str, typer.Option("--n-grid", help="Numbers of candidates, rising.", metavar="N,N,…")],
+    range: options.Range = None,
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="authors: z-scores, one pool, not private mechanisms.", metavar="faithful|authors")
+    ] = "faithful",
+    draw: Annotated[
+        str, typer.Option("--draw", help="Draws from a prompt's candidates: with or without replacement.", metavar="with|without")
+    ] = "with",
+    replicates: Annotated[int, typer.Option("--replicates", help="Random draws a prompt where there is no closed form.")] = 50,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Threads. Default: one a processor. Rows do not depend on it.", show_default=False)
+    ] = None,
+    n2: options.N2 = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    scale: options.Scale = None,
+    epsilon: options.Epsilon = None,
+    beta: options.Beta = None,
+    sigma_x: options.SigmaX = None,
+    sigma_z: options.SigmaZ = None,
+    tail: options.Tail = None,
+    delta: options.Delta = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same rows.")] = 0,
+    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the study here, for `report`.", metavar="FILE", show_default=False)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Expected gold, reward, win rates and price of each mechanism at each n, over the prompts of a file.
+
+    Rewards are treated as public here, and what is printed is computed from them: not a private release.
+    """
+    chosen = ("n2", "range", "sensitivity", "certificate", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")
+    given = {name: value for name, value in locals().items() if name in chosen and value is not None}
+    names, sizes = _names(mechanisms), _sizes(n_grid)
+    run: dict[str, Any] = {
+        "replicates": replicates,
+        "seed": seed,
+        "workers": len(os.sched_getaffinity(0)) if workers is None else workers,
+    }
+    with contextlib.ExitStack() as stack:
+        target = None if out is None else stack.enter_context(replacing(out, file))
+        run["progress"] = stack.enter_context(_progress())
+        if protocol == "faithful":
+            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw})
+        elif protocol == "authors":
+            study = _authors(file, reward, names, sizes, given, run)
+        else:
+            raise InvalidInput("--protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")
+        study = replace(study, settings={"file": file.name, "reward": reward, **study.settings})
+        if target is not None:
+            target.write(to_json(study.to_json()) + "\n")
+    if json:
+        print_json(study.to_json())
+    else:
+        _print(study)
+
+
+def _faithful(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+    from privalign.experiments import comparison
+    from privalign.experiments.scored import read_scored
+
+    if "range" not in given:
+        raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
+    stated: dict[str, Any] = {name: given.pop(name) for name in ("range", "sensitivity", "certificate") if name in given}
+    sensitivity = parse({"mechanism": "base", **stated}).sensitivity
+    study = comparison.faithful(lambda: read_scored(file, reward), sensitivity, names, sizes, given, **run)
+    return replace(study, settings={**study.settings, **assumptions(sensitivity)})
+
+
+def _authors(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+    from privalign.experiments import comparison
+    from privalign.experiments.scored import read_scored
+
+    given.pop("range", None)  # the protocol z-scores
+    return comparison.published(lambda: read_scored(file, reward), names, sizes, given, **run)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in MECHANISMS:
+            raise InvalidInput("--mechanisms", f"{name!r} is not one of {', '.join(MECHANISMS)}")
+    if len(set(names)) < len(names):
+        raise InvalidInput("--mechanisms", f"{text} names one twice; name each once")
+    return names
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    remedy = "give whole numbers of at least 1, each larger than the one before, such as 1,2,4,8"
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput("--n-grid", f"{text!r} is not a list of whole numbers; {remedy}") from None
+    if sizes[0] < 1 or any(after <= before for before, after in itertools.pairwise(sizes)):
+        raise InvalidInput("--n-grid", f"{text} does not rise from at least 1; {remedy}")
+    return sizes
+
+
+def _print(study: Study) -> None:
+    typer.secho(study.notice, bold=True)
+    if "private" in study.settings:
+        typer.secho(study.settings["private"], bold=True)
+    print_table(tuple(_SHOWN), ([" ± ".join(_cell(key, row[key]) for key in keys) for keys in _SHOWN.values()] for row in study.rows))
+    skipped = study.settings["skipped"]
+    typer.echo(
+        f"{study.title}; left out: {skipped['prompts']} prompts with too few candidates, "
+        f"{skipped['candidates']} candidates without a reward or a grade; ε rounded up; {study.seconds:.1f} s"
+    )
+
+
+def _cell(name: str, value: Any) -> str:
+    from privalign.intervals import shown
+
+    if value is None:
+        return "none"
+    if not isinstance(value, float):
+        return str(value)
+    return shown(value, 4) if name == "epsilon" else f"{value:.2f}" if name.endswith("_pp") else f"{value:.3f}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """A count of prompts on stderr where that is a terminal; nothing of it stays."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("evaluating"), BarColumn(), TextColumn("{task.completed} prompts"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("evaluating", total=None)
+        yield lambda done: bars.update(task, completed=done)

@@ -1,0 +1,48 @@
+"""`report`: studies as figures, tables and one page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.output import print_json
+
+Studies = Annotated[
+    list[Path],
+    typer.Argument(help="What `evaluate` and `study` wrote, or folders with it.", metavar="STUDY.json… | RUN_DIR", show_default=False),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the page, the figures and the tables.", metavar="DIR", show_default=False)]
+
+
+def report(
+    studies: Studies,
+    out: Out,
+    json: options.Json = False,
+) -> None:
+    """Figures (PNG, SVG), tables (Markdown, CSV, LaTeX) and one HTML page of studies: not a private release."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from privalign.experiments.report.build import read_studies, write_report
+    from privalign.experiments.study import NOTICE
+
+    read = read_studies(studies)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("drawing", total=None)
+        paths = write_report(read, out, lambda done, total: bars.update(task, completed=done, total=total))
+    if json:
+        print_json(
+            {
+                "notice": NOTICE,
+                "page": str(paths[0]),
+                "files": [str(path) for path in paths],
+                "studies": [{"study": study.kind, "title": study.title, "rows": len(study.rows)} for study in read],
+            }
+        )
+    else:
+        typer.echo(f"{NOTICE}\n{len(read)} studies, {len(paths)} files; open {paths[0]}")

@@ -1,0 +1,327 @@
+"""`study`: the paper's experiments beyond the comparison, each as a table for people or one JSON document."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privalign.cli import options
+from privalign.cli.output import print_facts, print_json, replacing, to_json, working
+from privalign.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privalign.experiments.study import Study
+
+app = typer.Typer(
+    help="The paper's studies on scored candidates: composition, matched privacy, ablations, win rates, overhead, budgets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_OWN = ("file", "out", "json", "_")
+
+File = Annotated[
+    Path,
+    typer.Argument(help="Scored and graded candidates: JSONL, JSON, Parquet or a folder of shards.", metavar="FILE", show_default=False),
+]
+Reward = Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write the document here.", metavar="STUDY.json", show_default=False)]
+Sigmas = Annotated[
+    str | None, typer.Option("--sigmas", help="Noise σ in reward units, comma-separated; σ_X = σ_Z = σ/2.", show_default=False)
+]
+Sigma = Annotated[float | None, typer.Option("--sigma", help="Noise σ in reward units; σ_X = σ_Z = σ/2.", show_default=False)]
+Betas = Annotated[str | None, typer.Option("--betas", help="β to choose from, comma-separated.", show_default=False)]
+NGrid = Annotated[str | None, typer.Option("--n-grid", help="Candidates n, comma-separated.", show_default=False)]
+TotalDelta = Annotated[float | None, typer.Option("--total-delta", help="δ of a whole stream.", show_default=False)]
+HeldOut = Annotated[
+    float | None, typer.Option("--held-out", help="Part of the prompts to choose settings on. Default 0.5.", show_default=False)
+]
+Replicates = Annotated[int | None, typer.Option("--replicates", help="As `evaluate`. Default 50.", show_default=False)]
+Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default with.", metavar="with|without", show_default=False)]
+Seed = Annotated[int | None, typer.Option("--seed", help="Default 0.", show_default=False)]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes. Default 1.", show_default=False)]
+Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simulated for E[t].", show_default=False)]
+
+# the columns that people see; the document has all
+_COLUMNS = {
+    "composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped"),
+    "matched": ("mechanism", "queries", "epsilon_target", "lift_pp", "lift_se_pp", "recovered_percent"),
+    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
+    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
+    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean"),
+    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon"),
+    "overhead": ("n", "privitp_candidates", "mean_halting", "fallback_percent", "generated_ratio", "privbon_seconds", "privitp_seconds"),
+    "budget": (
+        "sigma_over_range",
+        "privbon_published",
+        "privbon_exact",
+        "phase1_published",
+        "phase1_true_delta",
+        "phase1_exact",
+        "privitp_published",
+        "privitp_exact",
+    ),
+}
+
+
+@app.command()
+def composition(
+    file: File,
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    sigmas: Sigmas = None,
+    n: options.N = None,
+    beta: options.Beta = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε of the stream. Default 50.", show_default=False)] = None,
+    total_delta: TotalDelta = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Streams per σ. Default 10.", show_default=False)] = None,
+    most: Annotated[int | None, typer.Option("--most", help="Queries at which a stream ends. Default 10,000.", show_default=False)] = None,
+    order: Annotated[float | None, typer.Option("--order", help="Rényi order. Default: the best for each σ.", show_default=False)] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol", help="authors: the published accounting, σ in z-scores.", metavar="faithful|authors", show_default=False
+        ),
+    ] = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """How many queries a budget answers under each composition rule (Figure 1 bottom right, Figure 13)."""
+    _run("composition", file, locals(), out, json)
+
+
+@app.command()
+def matched(
+    file: File,
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    n: options.N = None,
+    caps: Annotated[
+        str | None, typer.Option("--caps", help="Caps of PrivITP's phase 2 to choose from. Default n.", metavar="N,N,…", show_default=False)
+    ] = None,
+    epsilons: Annotated[
+        str | None,
+        typer.Option("--epsilons", help="ε, per query and per stream, comma-separated. Default 0.5,1,2,4,8.", show_default=False),
+    ] = None,
+    delta: options.Delta = None,
+    streams: Annotated[
+        str | None, typer.Option("--streams", help="Lengths of streams, comma-separated. Default 100.", show_default=False)
+    ] = None,
+    total_delta: TotalDelta = None,
+    betas: Betas = None,
+    splits: Annotated[
+        str | None, typer.Option("--splits", help="σ_X/σ_Z to choose from, comma-separated. Default 0.5,1,2.", show_default=False)
+    ] = None,
+    multiples: Annotated[
+        str | None,
+        typer.Option("--multiples", help="Multiples of the least noise to choose from. Default 1.", metavar="K,K,…", show_default=False),
+    ] = None,
+    held_out: HeldOut = None,
+    replicates: Replicates = None,
+    draw: Draws = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """Utility at equal (ε, δ), per query and per stream; PrivITP's settings chosen on held-out prompts."""
+    _run("matched", file, locals(), out, json)
+
+
+@app.command()
+def ablation(
+    file: File,
+    parameter: Annotated[
+        str,
+        typer.Option(
+            "--parameter", help="sigma (Figure 2), beta (Figure 3) or n (ITP against PrivITP, Figures 10-12).", metavar="sigma|beta|n"
+        ),
+    ] = "sigma",
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    sigma: Sigma = None,
+    sigmas: Sigmas = None,
+    beta: options.Beta = None,
+    betas: Betas = None,
+    n: options.N = None,
+    n_grid: NGrid = None,
+    delta: options.Delta = None,
+    held_out: HeldOut = None,
+    replicates: Replicates = None,
+    draw: Draws = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """Utility over σ, over β, or over n at several σ; settings selected on held-out prompts."""
+    _run("ablation", file, locals(), out, json)
+
+
+@app.command()
+def win_rate(
+    file: File,
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    sigma: Sigma = None,
+    beta: options.Beta = None,
+    n_grid: NGrid = None,
+    delta: options.Delta = None,
+    replicates: Replicates = None,
+    draw: Draws = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """Gold win rate against the base policy (Table 4)."""
+    _run("win-rate", file, locals(), out, json)
+
+
+@app.command()
+def overhead(
+    file: File,
+    range: options.Range = None,
+    sigma: Sigma = None,
+    beta: options.Beta = None,
+    n_grid: NGrid = None,
+    simulated: Simulated = None,
+    timed: Annotated[int | None, typer.Option("--timed", help="Selections timed. Default 50.", show_default=False)] = None,
+    seed: Seed = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """Candidates and selection time of PrivITP beside PrivBoN (Table 5)."""
+    _run("overhead", file, locals(), out, json)
+
+
+@app.command()
+def budget(
+    file: File,
+    range: options.Range = None,
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    sigmas: Sigmas = None,
+    n: options.N = None,
+    beta: options.Beta = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ of a query. Default 0.01, as published.", show_default=False)] = None,
+    queries: Annotated[int | None, typer.Option("--queries", help="Length of the stream whose δ is stated.", show_default=False)] = None,
+    simulated: Simulated = None,
+    seed: Seed = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
+) -> None:
+    """ε of one query over σ: the published formulas beside what holds (Table 6)."""
+    _run("budget", file, locals(), out, json)
+
+
+@app.command(name="all")
+def every(
+    recipe: Annotated[Path, typer.Option("--recipe", help="The recipe with the studies.", metavar="FILE", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Option("--run", help="The run's folder: reads its graded candidates, writes studies/.", metavar="DIR", show_default=False),
+    ],
+    json: options.Json = False,
+) -> None:
+    """Every study of a recipe, each to DIR/studies/NAME.json."""
+    from privalign.config.recipe import read_recipe
+    from privalign.experiments.studies import run_studies
+    from privalign.experiments.study import NOTICE
+
+    tables = [
+        {**table, "certificate": str(recipe.parent / table["certificate"])} if isinstance(table.get("certificate"), str) else table
+        for table in read_recipe(recipe).studies
+    ]
+    if not tables:
+        raise InvalidInput(f"{recipe}: [evaluate]", "no study in it; add a table [evaluate.NAME]")
+    candidates = run / "grade"
+    if not candidates.is_dir():
+        raise InvalidInput("--run", f"{run} holds no graded candidates; run `privalign grade --recipe {recipe} --run {run}` first")
+    folder = run / "studies"
+    folder.mkdir(exist_ok=True)
+    written: list[dict[str, Any]] = []
+    with _bars() as progress:
+        for name, study in run_studies(tables, candidates, progress):
+            path = folder / f"{name}.json"
+            _write(study, path)
+            written.append({"name": name, "study": study.kind, "rows": len(study.rows), "seconds": study.seconds, "path": str(path)})
+    if json:
+        print_json({"notice": NOTICE, "studies": written})
+    else:
+        print_facts(NOTICE, {row["name"]: row["path"] for row in written})
+
+
+def _run(kind: str, file: Path, given: dict[str, Any], out: Path | None, json: bool) -> None:
+    from privalign.experiments.studies import read_source, run_study
+
+    raw = {name: value for name, value in given.items() if name not in _OWN}
+    with working("reading"):
+        source = read_source(file, raw)
+    with _bars() as progress:
+        study = run_study(kind, raw, source, lambda done, total: progress(kind, done, total))
+    if out is not None:
+        _write(study, out, file)
+    if json:
+        print_json(study.to_json())
+    else:
+        _print(study, out)
+
+
+def _write(study: Study, path: Path, source: Path | None = None) -> None:
+    with replacing(path, source) as file:
+        file.write(to_json(study.to_json()) + "\n")
+
+
+def _print(study: Study, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from privalign.experiments.report.wording import cell, heading
+
+    columns = [name for name in _COLUMNS[study.kind] if any(row.get(name) is not None for row in study.rows)]
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        is_name = name in ("mechanism", "rule")
+        table.add_column(heading(name), justify="left" if is_name else "right", no_wrap=is_name, overflow="fold")
+    for row in study.rows:
+        table.add_row(*(cell(name, row.get(name)) for name in columns))
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(study.notice, style="bold")
+    console.print(study.title)
+    console.print(table)
+    if out is not None:
+        console.print(f"written: {out}")
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar per study on stderr where that is a terminal; nothing of it stays."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield progress

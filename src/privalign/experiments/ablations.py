@@ -1,0 +1,169 @@
+"""What σ and β do (the paper's Figures 2 and 3), and ITP against PrivITP over σ (Figures 10 to 12).
+
+Settings are chosen on one part of the prompts; every figure is of the other. A setting so chosen depends on the rewards: it may
+be published only where they are public.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from privalign.acceptance import default_tail
+from privalign.experiments.held_out import Measured
+from privalign.experiments.outcomes import measure
+from privalign.experiments.scored import ScoredPrompts
+from privalign.experiments.study import Study
+from privalign.mechanisms.itp import ITP
+from privalign.mechanisms.privbon import PrivBoN
+from privalign.mechanisms.privitp import PrivITP
+from privalign.mechanisms.protocol import Mechanism
+from privalign.sensitivity import Sensitivity
+
+Progress = Callable[[int, int], None]
+
+PAPER_BETAS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class AblationSettings:
+    """`held_out`: part of the prompts that settings are chosen on; the others as in `measure`. δ is that of one query."""
+
+    delta: float = 1e-6
+    held_out: float = 0.5
+    replicates: int = 50
+    draw: str = "with"
+    seed: int = 0
+    workers: int = field(default=1, compare=False)
+
+
+def sigma_ablation(
+    blocks: Sequence[ScoredPrompts],
+    sensitivity: Sensitivity,
+    sigmas: Sequence[float],
+    *,
+    n: int = 16,
+    beta: float = 0.05,
+    settings: AblationSettings | None = None,
+    progress: Progress = lambda *_: None,
+) -> Study:
+    """PrivBoN at each σ and PrivITP at σ_X = σ_Z = σ/2, one row each; `selected` is the best σ of its mechanism on tuning prompts.
+
+    Args:
+        sigmas: in reward units. beta: PrivITP's β.
+    """
+    grid = {sigma: (PrivBoN(n, sigma), _privitp(n, beta, sigma)) for sigma in sigmas}
+    title = f"Noise σ of PrivBoN and PrivITP, n = {n}"
+    return _ablation(
+        "ablation-sigma", title, blocks, sensitivity, "sigma", grid, {"n": n, "beta": beta}, settings or AblationSettings(), progress
+    )
+
+
+def beta_ablation(
+    blocks: Sequence[ScoredPrompts],
+    sensitivity: Sensitivity,
+    betas: Sequence[float] = PAPER_BETAS,
+    *,
+    n: int = 16,
+    sigma: float,
+    settings: AblationSettings | None = None,
+    progress: Progress = lambda *_: None,
+) -> Study:
+    """ITP and PrivITP (σ_X = σ_Z = σ/2) at each β, one row each; `selected` is the best β of its mechanism on tuning prompts."""
+    grid = {beta: (ITP(n, n, beta), _privitp(n, beta, sigma)) for beta in betas}
+    title = f"Regularisation β of ITP and PrivITP, n = {n}"
+    return _ablation(
+        "ablation-beta", title, blocks, sensitivity, "beta", grid, {"n": n, "sigma": sigma}, settings or AblationSettings(), progress
+    )
+
+
+def noise_comparison(
+    blocks: Sequence[ScoredPrompts],
+    sensitivity: Sensitivity,
+    sigmas: Sequence[float],
+    sizes: Sequence[int],
+    betas: Sequence[float] = (0.05,),
+    settings: AblationSettings | None = None,
+    progress: Progress = lambda *_: None,
+) -> Study:
+    """ITP and PrivITP at each σ against n; β is the one at which ITP does best on tuning prompts, its mean over all n.
+
+    Args:
+        sizes: candidates n, also the cap of phase 2.
+    """
+    settings = settings or AblationSettings()
+    started = time.perf_counter()
+    skylines = {beta: [ITP(n, n, beta) for n in sizes] for beta in betas}
+    tuned = _measured(blocks, sensitivity, [itp for itps in skylines.values() for itp in itps], settings, progress)
+    best = max(betas, key=lambda beta: sum(float(tuned.tuning.true[tuned.position(itp)].mean()) for itp in skylines[beta]))
+    noisy = {(sigma, n): _privitp(n, best, sigma) for sigma in sigmas for n in sizes}
+    measured = _measured(blocks, sensitivity, list(noisy.values()), settings, progress)
+    rows = [tuned.row(itp) | {"beta": best, "sigma": None} for itp in skylines[best]]
+    rows += [measured.row(mechanism) | {"beta": best, "sigma": sigma} for (sigma, _), mechanism in noisy.items()]
+    stated = _stated(tuned, sensitivity, settings) | {"betas": list(betas), "beta_selected": best}
+    return Study("noise", "ITP against PrivITP over σ", stated, rows, time.perf_counter() - started)
+
+
+def _privitp(n: int, beta: float, sigma: float) -> PrivITP:
+    return PrivITP(n, n, beta, sigma / 2, sigma / 2, default_tail(n))
+
+
+def _ablation(
+    kind: str,
+    title: str,
+    blocks: Sequence[ScoredPrompts],
+    sensitivity: Sensitivity,
+    parameter: str,
+    grid: Mapping[float, tuple[Mechanism, ...]],
+    fixed: Mapping[str, Any],
+    settings: AblationSettings,
+    progress: Progress,
+) -> Study:
+    """One row per value of the parameter and mechanism."""
+    started = time.perf_counter()
+    measured = _measured(blocks, sensitivity, [mechanism for row in grid.values() for mechanism in row], settings, progress)
+    selected = {measured.best(family) for family in zip(*grid.values(), strict=True)}
+    rows = [
+        measured.row(mechanism) | {parameter: value, **fixed, "selected": mechanism in selected}
+        for value, row in grid.items()
+        for mechanism in row
+    ]
+    return Study(kind, title, _stated(measured, sensitivity, settings) | dict(fixed), rows, time.perf_counter() - started)
+
+
+def _measured(
+    blocks: Sequence[ScoredPrompts],
+    sensitivity: Sensitivity,
+    mechanisms: Sequence[Mechanism],
+    settings: AblationSettings,
+    progress: Progress,
+) -> Measured:
+    total = sum(block.prompts for block in blocks)
+    outcomes = measure(
+        blocks,
+        list(dict.fromkeys(mechanisms)),
+        sensitivity.range,
+        sensitivity,
+        delta=settings.delta,
+        draw=settings.draw,
+        replicates=settings.replicates,
+        seed=settings.seed,
+        workers=settings.workers,
+        progress=lambda done: progress(done, total),
+    )
+    return Measured.split(outcomes, settings.held_out, settings.seed)
+
+
+def _stated(measured: Measured, sensitivity: Sensitivity, settings: AblationSettings) -> dict[str, Any]:
+    return {
+        **asdict(settings),
+        "sensitivity": sensitivity.delta,
+        "sensitivity_source": sensitivity.source,
+        "range": [sensitivity.range.low, sensitivity.range.high],
+        "prompts_tuning": len(measured.tuning.base),
+        "prompts_reporting": len(measured.reporting.base),
+        "skipped": measured.reporting.skipped,
+        "selected_on_rewards": "from the rewards of the tuning prompts: not settings of a private release",
+    }

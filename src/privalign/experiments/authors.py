@@ -1,0 +1,163 @@
+"""The comparison that the paper authors' published scripts make, for numbers that can be laid beside theirs.
+
+One pool for both phases, rewards as z-scores over the whole file, M from the data: it is not Algorithm 2, and none of it is a
+private mechanism. What is computed: docs/evaluate.md, protocol `authors`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privalign.errors import InvalidInput
+from privalign.experiments import kernels
+from privalign.experiments.outcomes import LARGEST_SEED, in_order
+from privalign.experiments.scored import ScoredPrompts
+
+Floats = NDArray[np.float64]
+
+NOT_PRIVATE: Final = "not a private mechanism: one pool for both phases, and settings taken from the rewards"
+MECHANISMS: Final = ("bon", "privbon", "itp", "privitp")
+SIGMA: Final = 1.0  # the authors' settings, in units of the standard deviation of rewards
+BETA: Final = 0.05
+REPLICATES: Final = 50
+NOISE_DRAWS: Final = 150
+_TABLE: Final = 1 << 20  # normals in the table that noise is read from, or four times what one replicate reads
+_CHUNK: Final = 64  # most prompts of one task
+
+
+def compare(
+    read: Callable[[], Iterable[ScoredPrompts]],
+    n_grid: Sequence[int],
+    *,
+    mechanisms: Sequence[str] = MECHANISMS,
+    scale: float = SIGMA,
+    beta: float = BETA,
+    sigma_phase: float | None = None,
+    replicates: int = REPLICATES,
+    noise_draws: int = NOISE_DRAWS,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows, in the units of `evaluate`, and facts about the file.
+
+    BoN over draws without replacement is exact; the other three average `replicates` nested samples, PrivITP `noise_draws` noise
+    vectors in each. `true_se` and `lift_se_pp` are population standard deviations over prompts / √prompts, as the scripts print
+    them: the lift is against one constant, the mean gold of the file. `proxy_mean` is a z-score; the win rates count a fallback
+    as a base draw, ½.
+
+    Args:
+        read: makes a pass over the file; called twice, first for the mean and deviation of all rewards.
+        scale: σ of PrivBoN. sigma_phase: noise of PrivITP's two phases, σ/2 unless given.
+
+    Raises:
+        InvalidInput: a setting is out of range, or no prompt has enough candidates, or all rewards are equal.
+    """
+    sigma_phase = scale / 2 if sigma_phase is None else sigma_phase
+    for field, value in (("--scale", scale), ("--beta", beta), ("--sigma-x", sigma_phase)):
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidInput(field, f"{value} is not a finite number above 0")
+    for name in mechanisms:
+        if name not in MECHANISMS:
+            raise InvalidInput("--mechanisms", f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
+    if replicates < 2:
+        raise InvalidInput("--replicates", f"{replicates} is too few to tell their error; give at least 2")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise InvalidInput("--seed", f"{seed} is not a whole number from 0 to 2^62")
+    moments = _Moments.of(read())
+    ns, least = np.array(n_grid, np.int64), int(max(n_grid))
+    size = max(_TABLE, 4 * (least + 1) * noise_draws)
+    normals = np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+    base = np.array([moments.gold, 0.0, 0.5, 0.5])
+    prompts = candidates = 0
+
+    def run(block: ScoredPrompts, first: int) -> Floats:
+        z = (block.rewards - moments.mean) / moments.deviation
+        low, high = z.min(), z.max()  # every rule here depends on differences of rewards only
+        q, payoffs, _ = kernels.prepare(block.offsets, z, block.gold, low, high, high - low)
+        numbers = np.arange(first, first + block.prompts)
+        best = kernels.best_of(block.offsets, payoffs, ns, False)
+        sampled = kernels.authors_comparison(
+            block.offsets, q, payoffs, base, ns, scale, beta, sigma_phase, normals, noise_draws, replicates, seed, numbers
+        )
+        return np.concatenate([np.concatenate([best, np.zeros_like(best)], axis=2)[None], sampled])
+
+    def tasks() -> Iterator[tuple[ScoredPrompts, int]]:
+        nonlocal candidates, prompts
+        first = 0
+        for block in read():
+            enough = block.counts >= least
+            candidates += block.skipped
+            prompts += int((~enough).sum())
+            kept = block.take(enough)
+            for start in range(0, kept.prompts, _CHUNK):
+                part = kept.take(np.arange(start, min(start + _CHUNK, kept.prompts)))
+                yield part, first
+                first += part.prompts
+
+    results, done = [], 0
+    for result in in_order(run, tasks(), workers):
+        results.append(result)
+        done += result.shape[2]
+        if progress is not None:
+            progress(done)
+    if not results:
+        raise InvalidInput("--n-grid", f"no prompt has the {least} usable candidates that the largest needs; give smaller sizes")
+    table = np.concatenate(results, axis=2)
+    rows = [_row(name, int(n), table[MECHANISMS.index(name), j], moments.gold) for name in mechanisms for j, n in enumerate(n_grid)]
+    return rows, {"base_gold": moments.gold, "prompts": table.shape[2], "skipped": {"candidates": candidates, "prompts": prompts}}
+
+
+class _Moments:
+    """Mean and population standard deviation of all rewards, and the mean gold, of one pass (pairwise merging of blocks)."""
+
+    def __init__(self, count: int, mean: float, squares: float, gold: float) -> None:
+        self.mean, self.gold = mean, gold
+        self.deviation = math.sqrt(squares / count) if count else 0.0
+
+    @classmethod
+    def of(cls, blocks: Iterable[ScoredPrompts]) -> _Moments:
+        count, mean, squares, gold = 0, 0.0, 0.0, 0.0
+        for block in blocks:
+            fresh = len(block.rewards)
+            if not fresh:
+                continue
+            centre = float(block.rewards.mean())
+            both = count + fresh
+            squares += float(((block.rewards - centre) ** 2).sum()) + (centre - mean) ** 2 * count * fresh / both
+            mean += (centre - mean) * fresh / both
+            gold += (float(block.gold.mean()) - gold) * fresh / both
+            count = both
+        moments = cls(count, mean, squares, gold)
+        if not moments.deviation > 0:
+            raise InvalidInput("file", "its rewards are all equal, or none is usable; z-scores need rewards that differ")
+        return moments
+
+
+def _row(name: str, n: int, outcome: Floats, base: float) -> dict[str, Any]:
+    """One mechanism and size from its results (P, 8)."""
+    prompts = outcome.shape[0]
+    error = float(outcome[:, kernels.GOLD].std() / math.sqrt(prompts))
+    rounds = name in ("itp", "privitp")
+    means = outcome.mean(axis=0)
+    return {
+        "mechanism": name,
+        "n": n,
+        "true_mean": float(means[kernels.GOLD]),
+        "true_se": error,
+        "lift_pp": 100 * float(means[kernels.GOLD] - base),
+        "lift_se_pp": 100 * error,
+        "mc_se_pp": 100 * math.sqrt(outcome[:, kernels.VARIANCE].sum()) / prompts,
+        "proxy_mean": float(means[kernels.PROXY]),
+        "win_rate": float(means[kernels.WIN]),
+        "gold_win_rate": float(means[kernels.GOLD_WIN]),
+        "fallback_rate": float(means[kernels.FALLBACK]),
+        "halting_mean": float(means[kernels.HALTING]) if rounds else None,
+        "epsilon": None,
+        "epsilon_mean": None,
+    }

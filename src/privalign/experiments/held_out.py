@@ -1,0 +1,77 @@
+"""Choosing settings on one part of the prompts and reporting on the other; lifts, paired with the base policy prompt by prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privalign.errors import InvalidInput
+from privalign.experiments.outcomes import Outcomes
+from privalign.mechanisms.protocol import Mechanism
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+def check_part(part: float) -> None:
+    """Refuses a part of the prompts that is not strictly between none and all of them."""
+    if not 0 < part < 1:
+        raise InvalidInput("held-out", f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Outcomes on the prompts that settings are chosen on (`tuning`) and on all others (`reporting`, and its rows)."""
+
+    tuning: Outcomes
+    reporting: Outcomes
+    rows: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def split(cls, outcomes: Outcomes, part: float, seed: int) -> Measured:
+        """A random `part` of the prompts, in (0, 1), for tuning; at least one prompt on either side.
+
+        Raises:
+            InvalidInput: `part` is out of range, or there is only one prompt.
+        """
+        check_part(part)
+        prompts = len(outcomes.base)
+        if prompts < 2:
+            raise InvalidInput("held-out", f"{prompts} prompt cannot be split in two; give a file with more")
+        order = np.random.default_rng(seed).permutation(prompts)
+        cut = min(max(1, round(part * prompts)), prompts - 1)
+        reporting = outcomes.take(np.sort(order[cut:]))
+        return cls(outcomes.take(np.sort(order[:cut])), reporting, tuple(reporting.rows()))
+
+    def position(self, mechanism: Mechanism) -> int:
+        """Where a mechanism's rows are."""
+        return self.reporting.mechanisms.index(mechanism)
+
+    def best(self, mechanisms: Iterable[Mechanism]) -> Mechanism:
+        """The one of the largest mean true reward on the tuning prompts; the first of equals."""
+        return max(mechanisms, key=lambda mechanism: float(self.tuning.true[self.position(mechanism)].mean()))
+
+    def row(self, mechanism: Mechanism) -> dict[str, Any]:
+        """What it is worth on the reporting prompts: the keys of a comparison's rows, and the lift on the tuning prompts."""
+        return self.rows[self.position(mechanism)] | {"tuning_lift_pp": float(100 * self._lifts(self.tuning, mechanism).mean())}
+
+    def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
+        """Lift as a percentage of the skyline's, with a standard error over prompts (delta method on pairs).
+
+        None where the skyline does not lift the reward: there is nothing to recover.
+        """
+        lifts, most = self._lifts(self.reporting, mechanism), self._lifts(self.reporting, skyline)
+        if most.mean() <= 0:
+            return {"recovered_percent": None, "recovered_se_percent": None}
+        ratio = lifts.mean() / most.mean()
+        error = np.std(lifts - ratio * most) / math.sqrt(len(lifts)) / most.mean()
+        return {"recovered_percent": float(100 * ratio), "recovered_se_percent": float(100 * error)}
+
+    def _lifts(self, outcomes: Outcomes, mechanism: Mechanism) -> Floats:
+        lifts: Floats = outcomes.true[self.position(mechanism)] - outcomes.base
+        return lifts

@@ -1,0 +1,817 @@
+"""Compiled loops of `evaluate`, over prompts. Each is a vectorised twin of a mechanism; the formulas are in docs/evaluate.md.
+
+Every kernel reads a block of prompts: `offsets` (P + 1,), `q` (C,) rewards in units shifted to [0, R], ascending within a
+prompt, and `payoffs` (C, 4), what each candidate is worth if it is released: gold, proxy, P[proxy beats a base draw], P[gold
+beats a base draw]. Draws are taken from counter-based streams, one for each (seed, prompt, replicate): a kernel that draws more
+candidates draws the same first ones (common random numbers), and no result depends on the order in which prompts are done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privalign.errors import MissingDependency
+
+try:
+    import numba
+except ImportError:
+    raise MissingDependency("evaluating needs numba; get it with: pip install 'privalign[experiments]'") from None
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Singles = NDArray[np.float32]
+
+PAYOFFS: Final = 4
+GOLD, PROXY, WIN, GOLD_WIN, FALLBACK, HALTING, COST, VARIANCE = range(8)  # columns of the results; variance is of the mean gold
+
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
+
+_GUMBEL_STEP = 3 / 8  # of the trapezoidal rule; error ≤ 5e-10 for every n (docs/evaluate.md)
+_SERIES_FROM = 9.25  # so far above every score the noise's distribution e^{−s}, s < 1e-4, is its Taylor polynomial
+_GUMBEL_BELOW, _GUMBEL_ABOVE = 4.0, 37.0  # beyond: e^{−e^4} and e^{−37}
+_NORMAL_STEP = 1 / 10
+_NORMAL_REACH = 8.5
+_NEGLIGIBLE = 1e-18
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+_NOUGHT, _ONE = np.float32(0), np.float32(1)
+_ROOT_HALF = math.sqrt(0.5)
+_ROOT_2PI = math.sqrt(2 * math.pi)
+
+
+def _compiled(function: _Kernel) -> _Kernel:
+    """Compiled on first use, cached on disk across runs, without the interpreter's lock."""
+    return cast(_Kernel, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def _vectorised(function: _Kernel) -> _Kernel:
+    """The same, and sums may be taken in any order; only where no value is infinite or NaN in what is returned."""
+    return cast(_Kernel, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})(function))
+
+
+# ---- random streams ----------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _mix(z: np.uint64) -> np.uint64:
+    """The output function of SplitMix64 (Steele, Lea & Flood 2014)."""
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+@_compiled
+def stream(seed: int, prompt: int, replicate: int) -> np.uint64:
+    """The state from which the draws of one replicate on one prompt start."""
+    state = _mix(np.uint64(seed) + _GOLDEN)
+    state = _mix(state ^ (np.uint64(prompt) * _MIX_1 + _GOLDEN))
+    return _mix(state ^ (np.uint64(replicate) * _MIX_2 + _GOLDEN))
+
+
+@_compiled
+def _uniform(state: np.uint64) -> float:
+    """A float in [0, 1) of 53 bits; the next one is at `state + _GOLDEN`."""
+    return float(_mix(state) >> _S11) * 2.0**-53
+
+
+@_compiled
+def _draw_with(state: np.uint64, size: int, drawn: Counts) -> None:
+    """Positions with replacement."""
+    for i in range(drawn.size):
+        state += _GOLDEN
+        drawn[i] = int(_uniform(state) * size)
+
+
+@_compiled
+def _draw_without(state: np.uint64, pool: Counts, drawn: Counts) -> None:
+    """Positions without replacement, in random order (Fisher–Yates); `pool` is scratch of the size of the pool."""
+    size = pool.size
+    for i in range(size):
+        pool[i] = i
+    for i in range(drawn.size):
+        state += _GOLDEN
+        j = i + int(_uniform(state) * (size - i))
+        drawn[i] = pool[j]
+        pool[j] = pool[i]
+        pool[i] = drawn[i]
+
+
+# ---- pools -------------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _beats(values: Floats, order: Counts, out: Floats) -> None:
+    """P[a value exceeds that of an independent uniform draw from the pool] + half of P[they are equal]."""
+    size = values.size
+    first = 0
+    while first < size:
+        last = first
+        while last + 1 < size and values[order[last + 1]] == values[order[first]]:
+            last += 1
+        for i in range(first, last + 1):
+            out[order[i]] = (first + 0.5 * (last - first + 1)) / size
+        first = last + 1
+
+
+@_compiled
+def prepare(offsets: Counts, rewards: Floats, gold: Floats, low: float, high: float, width: float) -> tuple[Floats, Floats, Floats]:
+    """`q`, `payoffs` (averaged over candidates of equal q, which every law treats alike) and each prompt's mean payoffs (P, 4)."""
+    q, payoffs = np.empty(rewards.size), np.empty((rewards.size, PAYOFFS))
+    means = np.zeros((offsets.size - 1, PAYOFFS))
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        raw, grades, size = rewards[start:end], gold[start:end], end - start
+        order = np.argsort(raw)
+        wins, gold_wins = np.empty(size), np.empty(size)
+        _beats(raw, order, wins)
+        _beats(grades, np.argsort(grades), gold_wins)
+        for i in range(size):
+            j = order[i]
+            q[start + i] = min(max(min(max(raw[j], low), high) - low, 0.0), width)
+            worth = payoffs[start + i]
+            worth[0], worth[1], worth[2], worth[3] = grades[j], raw[j], wins[j], gold_wins[j]
+        for c in range(PAYOFFS):
+            means[p, c] = payoffs[start:end, c].mean()
+        first = start
+        while first < end:
+            last = first
+            while last + 1 < end and q[last + 1] == q[first]:
+                last += 1
+            if last > first:
+                for c in range(PAYOFFS):
+                    payoffs[first : last + 1, c] = payoffs[first : last + 1, c].mean()
+            first = last + 1
+    return q, payoffs, means
+
+
+# ---- the largest of n --------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _largest_of(ranked: Floats, n: int, with_replacement: bool, out: Floats) -> None:
+    """Adds the payoffs (N, 4), ascending by score, of the best of n uniform draws: P[the k-th best wins] in closed form."""
+    size = ranked.shape[0]
+    below, chance = 1.0, n / size  # P[nobody better was drawn], P[the k-th best wins]
+    for k in range(size):
+        if with_replacement:
+            following = math.exp(n * math.log1p(-(k + 1) / size)) if k + 1 < size else 0.0
+            chance = below - following
+            below = following
+        for c in range(PAYOFFS):
+            out[c] += chance * ranked[size - 1 - k, c]
+        if not with_replacement and k < size - 1:
+            chance *= (size - n - k) / (size - 1 - k)
+            below = chance
+        if below < _NEGLIGIBLE:
+            break
+
+
+@_compiled
+def best_of(offsets: Counts, payoffs: Floats, ns: Counts, with_replacement: bool) -> Floats:
+    """BoN, exactly; (J, P, 4)."""
+    out = np.zeros((ns.size, offsets.size - 1, PAYOFFS))
+    for p in range(offsets.size - 1):
+        for j in range(ns.size):
+            _largest_of(payoffs[offsets[p] : offsets[p + 1]], ns[j], with_replacement, out[j, p])
+    return out
+
+
+@_compiled
+def _contracted(q: Floats, scale: float, gap: float) -> Floats:
+    """ρ = (q − max q)/σ with gaps wider than `gap` shortened to it: across them one candidate never beats another either way."""
+    rho = np.empty(q.size)
+    last = q.size - 1
+    rho[last] = 0.0
+    for i in range(last - 1, -1, -1):
+        rho[i] = rho[i + 1] - min((q[i + 1] - q[i]) / scale, gap)
+    return rho
+
+
+@_compiled
+def noisy_best_with(offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, gumbel: bool) -> Floats:
+    """PrivBoN or PrivBoN-Gaussian of n draws with replacement, exactly by quadrature; (J, P, 4).
+
+    A draw with its noise has distribution function F(x) = mean_i F₀(x − ρ_i); the best of n has n F^{n−1} f, so the expected
+    payoff is ∫ n F(x)^{n−1} mean_i[payoff_i f₀(x − ρ_i)] dx for every n at once.
+    """
+    out = np.zeros((ns.size, offsets.size - 1, PAYOFFS))
+    step = _GUMBEL_STEP if gumbel else _NORMAL_STEP
+    below, above = (_GUMBEL_BELOW, _GUMBEL_ABOVE) if gumbel else (_NORMAL_REACH, _NORMAL_REACH)
+    shrink = math.exp(-step)
+    for p in range(offsets.size - 1):
+        start, size = offsets[p], offsets[p + 1] - offsets[p]
+        rho = _contracted(q[start : offsets[p + 1]], scale, 2 * (below + above))
+        first_node = math.floor((rho[0] - below) / step)
+        nodes = math.ceil(above / step) - first_node + 1
+        density, distribution = np.zeros((nodes, PAYOFFS)), np.zeros(nodes + 1)
+        summed = nodes  # nodes that are summed candidate by candidate
+        if gumbel:
+            summed = min(math.ceil(_SERIES_FROM / step) - first_node, nodes)
+        powers = np.zeros((3, PAYOFFS + 1))  # Σ_i w_i^m payoff_i, w = e^ρ, m = 1, 2, 3
+        for i in range(size):
+            k = int(math.floor((rho[i] - below) / step) - first_node)
+            end = min(int(math.ceil((rho[i] + above) / step) - first_node) + 1, summed)
+            distribution[end] += 1.0  # summed up below: above its window a candidate is beaten for certain
+            a, b, c, d = payoffs[start + i, 0], payoffs[start + i, 1], payoffs[start + i, 2], payoffs[start + i, 3]
+            if gumbel:
+                power = weight = math.exp(rho[i])
+                for m in range(3):
+                    powers[m, 0] += power * a
+                    powers[m, 1] += power * b
+                    powers[m, 2] += power * c
+                    powers[m, 3] += power * d
+                    powers[m, 4] += power
+                    power *= weight
+            x = (first_node + k) * step - rho[i]
+            s = math.exp(-x)
+            previous = 0.0
+            while k < end:
+                if gumbel:
+                    less = math.exp(-s) if s > 1e-4 else 1 - s * (1 - s * (0.5 - s / 6))
+                    dense = s * less
+                    s *= shrink
+                else:
+                    less = 0.5 * math.erfc(-x * _ROOT_HALF)
+                    dense = math.exp(-0.5 * x * x) / _ROOT_2PI
+                    x += step
+                distribution[k] += less - previous
+                previous = less
+                density[k, 0] += dense * a
+                density[k, 1] += dense * b
+                density[k, 2] += dense * c
+                density[k, 3] += dense * d
+                k += 1
+            distribution[end] -= previous
+        for k in range(summed, nodes):
+            s = math.exp(-(first_node + k) * step)
+            for c in range(PAYOFFS):
+                density[k, c] = s * (powers[0, c] - s * (powers[1, c] - s * powers[2, c] / 2))
+            distribution[k] = size - s * (powers[0, PAYOFFS] - s * (powers[1, PAYOFFS] / 2 - s * powers[2, PAYOFFS] / 6))
+        total = 0.0
+        for k in range(nodes):
+            total = distribution[k] if k >= summed else total + distribution[k]
+            if total <= 0.0:
+                continue
+            log_below = math.log(min(total / size, 1.0))
+            for j in range(ns.size):
+                weight = ns[j] * step / size * math.exp((ns[j] - 1) * log_below)
+                for c in range(PAYOFFS):
+                    out[j, p, c] += weight * density[k, c]
+    return out
+
+
+@_compiled
+def softmax_without(
+    offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, replicates: int, seed: int, numbers: Counts
+) -> Floats:
+    """PrivBoN of n draws without replacement: softmax over nested samples; (J, P, 8). `ns` ascending."""
+    out = np.zeros((ns.size, offsets.size - 1, 8))
+    drawn = np.empty(ns[-1], np.int64)
+    sums = np.empty(PAYOFFS)
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        pool = np.empty(end - start, np.int64)
+        for b in range(replicates):
+            _draw_without(stream(seed, numbers[p], b), pool, drawn)
+            total, top, j = 0.0, -np.inf, 0
+            sums[:] = 0.0
+            for i in range(drawn.size):
+                candidate = start + drawn[i]
+                if q[candidate] > top:
+                    fade = math.exp((top - q[candidate]) / scale)
+                    total *= fade
+                    sums *= fade
+                    top = q[candidate]
+                weight = math.exp((q[candidate] - top) / scale)
+                total += weight
+                for c in range(PAYOFFS):
+                    sums[c] += weight * payoffs[candidate, c]
+                if i + 1 == ns[j]:
+                    for c in range(PAYOFFS):
+                        out[j, p, c] += sums[c] / total
+                    out[j, p, VARIANCE] += (sums[0] / total) ** 2
+                    j += 1
+    _finish(out, replicates)
+    return out
+
+
+@_compiled
+def gaussian_without(
+    offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, replicates: int, seed: int, numbers: Counts
+) -> Floats:
+    """PrivBoN-Gaussian of n draws without replacement; (J, P, 8).
+
+    A candidate is drawn at most once, so noise may be added to the whole pool first; the best of n uniform ones of that
+    ranking is then exact for every n.
+    """
+    out = np.zeros((ns.size, offsets.size - 1, 8))
+    one = np.empty(PAYOFFS)
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        noisy = np.empty(end - start)
+        for b in range(replicates):
+            state = stream(seed, numbers[p], b)
+            for i in range(0, noisy.size, 2):
+                state += _GOLDEN
+                radius = math.sqrt(-2 * math.log1p(-_uniform(state)))
+                state += _GOLDEN
+                angle = 2 * math.pi * _uniform(state)
+                noisy[i] = q[start + i] + scale * radius * math.cos(angle)
+                if i + 1 < noisy.size:
+                    noisy[i + 1] = q[start + i + 1] + scale * radius * math.sin(angle)
+            ranked = payoffs[start:end][np.argsort(noisy)]
+            for j in range(ns.size):
+                one[:] = 0.0
+                _largest_of(ranked, ns[j], False, one)
+                for c in range(PAYOFFS):
+                    out[j, p, c] += one[c]
+                out[j, p, VARIANCE] += one[0] ** 2
+    _finish(out, replicates)
+    return out
+
+
+@_compiled
+def _finish(out: Floats, replicates: int) -> None:
+    """Sums over replicates into means; the sum of squares of gold into the variance of its mean (0 with one replicate)."""
+    for j in range(out.shape[0]):
+        for p in range(out.shape[1]):
+            squares = out[j, p, VARIANCE]
+            for c in range(VARIANCE):
+                out[j, p, c] /= replicates
+            spread = max(squares - replicates * out[j, p, GOLD] ** 2, 0.0)
+            out[j, p, VARIANCE] = spread / (replicates - 1) / replicates if replicates > 1 else np.nan
+
+
+# ---- thresholds --------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def threshold_of(values: Floats, beta: float, start: float) -> float:
+    """λ with Σ relu(v − λ) = nβ, by Newton's method on a convex piecewise linear function: finitely many steps from anywhere.
+
+    From any start with a value above it the first step lands at or below λ; from there the steps rise to it.
+    """
+    n, threshold = values.size, start
+    active = -1
+    while True:
+        total, count = 0.0, 0
+        for i in range(n):
+            above = values[i] > threshold
+            total += values[i] if above else 0.0
+            count += above
+        if count == 0:
+            if active >= 0:
+                return threshold
+            threshold = values.mean() - beta  # of all values: at or below λ
+            active = 0
+            continue
+        following = (total - n * beta) / count
+        if active > 0 and (count == active or following <= threshold):
+            return following if count == active else threshold
+        active = count
+        threshold = following
+
+
+@_compiled
+def thresholds_with(offsets: Counts, q: Floats, ns: Counts, beta: float, replicates: int, seed: int, numbers: Counts) -> Floats:
+    """λ of n draws with replacement; (J, P, replicates). `ns` ascending."""
+    out = np.empty((ns.size, offsets.size - 1, replicates))
+    drawn, values = np.empty(ns[-1], np.int64), np.empty(ns[-1])
+    for p in range(offsets.size - 1):
+        pool = q[offsets[p] : offsets[p + 1]]
+        for b in range(replicates):
+            _draw_with(stream(seed, numbers[p], b), pool.size, drawn)
+            for i in range(drawn.size):
+                values[i] = pool[drawn[i]]
+            threshold = np.inf
+            for j in range(ns.size):
+                threshold = threshold_of(values[: ns[j]], beta, threshold)
+                out[j, p, b] = threshold
+    return out
+
+
+@_compiled
+def _rounds(accept: float, cap: int) -> tuple[float, float]:
+    """E[rounds] = Σ_{t<cap} (1 − a)^t and P[none accepted] = (1 − a)^cap of i.i.d. rounds."""
+    if accept <= 0.0:
+        return float(cap), 1.0
+    if accept >= 1.0:
+        return 1.0, 0.0
+    some = -math.expm1(cap * math.log1p(-accept))
+    return some / accept, 1.0 - some
+
+
+@_compiled
+def itp_with(offsets: Counts, q: Floats, payoffs: Floats, means: Floats, thresholds: Floats, caps: Counts, width: float) -> Floats:
+    """ITP with fresh draws with replacement, given λ (J, P, B); (J, P, 8).
+
+    Given λ a round accepts with a = mean_i p_i, p_i = relu(q_i − λ)/(R − λ), so the expected payoff is
+    E[rounds]·mean_i(p_i payoff_i) + P[none accepted]·mean payoff; the means come from suffix sums.
+    """
+    replicates = thresholds.shape[2]
+    out = np.zeros((thresholds.shape[0], offsets.size - 1, 8))
+    for p in range(offsets.size - 1):
+        start, size = offsets[p], offsets[p + 1] - offsets[p]
+        pool = q[start : start + size]
+        plain, scaled = np.zeros((size + 1, PAYOFFS + 1)), np.zeros((size + 1, PAYOFFS + 1))
+        for i in range(size - 1, -1, -1):
+            plain[i, PAYOFFS] = plain[i + 1, PAYOFFS] + 1.0
+            scaled[i, PAYOFFS] = scaled[i + 1, PAYOFFS] + pool[i]
+            for c in range(PAYOFFS):
+                plain[i, c] = plain[i + 1, c] + payoffs[start + i, c]
+                scaled[i, c] = scaled[i + 1, c] + pool[i] * payoffs[start + i, c]
+        for j in range(thresholds.shape[0]):
+            for b in range(replicates):
+                threshold = thresholds[j, p, b]
+                room = size * (width - threshold)
+                if room > 0:
+                    k, unit = np.searchsorted(pool, threshold, "right"), threshold
+                else:  # β below the spacing of floats: only rewards at the ceiling are accepted
+                    k, unit, room = np.searchsorted(pool, width, "left"), width - 1.0, float(size)
+                accept = (scaled[k, PAYOFFS] - unit * plain[k, PAYOFFS]) / room
+                rounds, none = _rounds(accept, caps[j])
+                for c in range(PAYOFFS):
+                    value = rounds * (scaled[k, c] - unit * plain[k, c]) / room + none * means[p, c]
+                    out[j, p, c] += value
+                    if c == GOLD:
+                        out[j, p, VARIANCE] += value * value
+                out[j, p, FALLBACK] += none
+                out[j, p, HALTING] += rounds
+    _finish(out, replicates)
+    return out
+
+
+_PER_UNIT = 64
+_RAMPS = np.empty((2 * int(_NORMAL_REACH * _PER_UNIT) + 1, 3))  # G, Φ and φ at multiples of 1/64 in [−8.5, 8.5]
+for _row in range(len(_RAMPS)):
+    _z = _row / _PER_UNIT - _NORMAL_REACH
+    _RAMPS[_row, 1:] = 0.5 * math.erfc(-_z * _ROOT_HALF), math.exp(-0.5 * _z * _z) / _ROOT_2PI
+    _RAMPS[_row, 0] = max(_z * _RAMPS[_row, 1] + _RAMPS[_row, 2], 0.0)
+
+
+@_compiled
+def _ramp(z: float) -> float:
+    """G(z) = zΦ(z) + φ(z), by five terms of Taylor's series from the nearest multiple of 1/64; error ≤ 1e-15."""
+    if z >= _NORMAL_REACH:
+        return z
+    if z <= -_NORMAL_REACH:
+        return 0.0
+    row = int((z + _NORMAL_REACH) * _PER_UNIT + 0.5)
+    x = row / _PER_UNIT - _NORMAL_REACH
+    d = z - x
+    bend = 1 - d * (x / 3 - d * ((x * x - 1) / 12 - d * x * (x * x - 3) / 60))
+    return float(_RAMPS[row, 0] + d * (_RAMPS[row, 1] + 0.5 * d * _RAMPS[row, 2] * bend))
+
+
+@_compiled
+def _ramp_sums(pool: Floats, payoffs: Floats, x: float, scale: float, out: Floats) -> None:
+    """mean_i G((q_i − x)/σ)·payoff_i for the four payoffs and for 1."""
+    out[:] = 0.0
+    for i in range(pool.size - 1, -1, -1):
+        ramp = _ramp((pool[i] - x) / scale)
+        if ramp == 0.0:
+            break  # rewards are ascending
+        for c in range(PAYOFFS):
+            out[c] += ramp * payoffs[i, c]
+        out[PAYOFFS] += ramp
+    out /= pool.size
+
+
+@_compiled
+def privitp_with(
+    offsets: Counts,
+    q: Floats,
+    payoffs: Floats,
+    means: Floats,
+    thresholds: Floats,
+    caps: Counts,
+    ceilings: Floats,
+    sigma_x: float,
+    sigma_z: float,
+    nodes: Floats,
+    points: Floats,
+    to_points: Floats,
+    centres: Floats,
+    centre_weights: Floats,
+    smoothing: Floats,
+    prices: Floats,
+) -> Floats:
+    """PrivITP with draws with replacement, given λ before its noise (J, P, B); (J, P, 8).
+
+    Given λ̃ everything is a function of a = mean_i p(q_i; λ̃) and mean_i p(q_i; λ̃)·payoff_i, where
+    p(q; λ̃) = (σ_Z/W)[G((q − λ̃)/σ_Z) − G((q − H)/σ_Z)]: the first part is computed at `nodes` and interpolated to `points`
+    in λ̃ (`to_points` (M, K); empty where they are the same); the second does not depend on λ̃. The average over the law of λ̃
+    is a smooth function of λ: `smoothing` (K′, M) gives it at `centres`, and barycentric interpolation (`centre_weights`)
+    elsewhere. Where `centres` is empty, σ_X is so small that the few of the 1,024 points near λ are averaged directly.
+    `prices` (J, M, 2): κ and b at `points`.
+    """
+    sizes, replicates, count = thresholds.shape[0], thresholds.shape[2], points.size
+    out = np.zeros((sizes, offsets.size - 1, 8))
+    at_nodes, at_ceiling = np.empty((nodes.size, PAYOFFS + 1)), np.empty(PAYOFFS + 1)
+    table, mixed = np.empty((count, 7)), np.empty(count)
+    golds, weights, terms = np.empty(centres.size), np.empty(centres.size), np.empty(centres.size)
+    step = points[1] - points[0]
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        pool, worth = q[start:end], payoffs[start:end]
+        for k in range(nodes.size):
+            _ramp_sums(pool, worth, nodes[k], sigma_z, at_nodes[k])
+        sums = np.dot(to_points, at_nodes) if to_points.size else at_nodes
+        for j in range(sizes):
+            if j == 0 or ceilings[j] != ceilings[j - 1]:
+                _ramp_sums(pool, worth, ceilings[j], sigma_z, at_ceiling)
+            for g in range(count):
+                unit = sigma_z / (ceilings[j] - points[g])
+                rounds, none = _rounds(unit * (sums[g, PAYOFFS] - at_ceiling[PAYOFFS]), caps[j])
+                for c in range(PAYOFFS):
+                    table[g, c] = rounds * unit * (sums[g, c] - at_ceiling[c]) + none * means[p, c]
+                table[g, FALLBACK], table[g, HALTING] = none, rounds
+                table[g, COST] = prices[j, g, 0] * (rounds - (1 - none)) + prices[j, g, 1] * (1 - none)
+            mixed[:] = 0.0  # the law of λ̃, averaged over replicates of λ
+            if centres.size:
+                golds[:] = np.dot(smoothing, np.ascontiguousarray(table[:, GOLD]))
+                weights[:] = 0.0
+                for b in range(replicates):
+                    out[j, p, VARIANCE] += _interpolated(thresholds[j, p, b], centres, centre_weights, golds, terms, weights) ** 2
+                mixed[:] = np.dot(weights, smoothing)
+            else:
+                for b in range(replicates):
+                    out[j, p, VARIANCE] += _nearby(thresholds[j, p, b], sigma_x, points, step, table, mixed) ** 2
+            for g in range(count):
+                for c in range(7):
+                    out[j, p, c] += mixed[g] * table[g, c]
+    _finish(out, replicates)
+    return out
+
+
+@_vectorised
+def _interpolated(x: float, centres: Floats, centre_weights: Floats, values: Floats, terms: Floats, weights: Floats) -> float:
+    """The interpolant of `values` at x; adds the weight of each centre to `weights`. `terms` is scratch."""
+    total, value = 0.0, 0.0
+    for k in range(centres.size):
+        distance = x - centres[k]
+        terms[k] = centre_weights[k] / (distance if distance != 0.0 else 1e-200)  # at a centre its own term drowns the others
+        total += terms[k]
+        value += terms[k] * values[k]
+    each = 1.0 / total
+    for k in range(centres.size):
+        weights[k] += terms[k] * each
+    return value * each
+
+
+@_compiled
+def _nearby(threshold: float, sigma_x: float, grid: Floats, step: float, table: Floats, weights: Floats) -> float:
+    """Mean gold over the law of λ̃ on the grid, by the points within 9 σ_X; adds their probabilities to `weights`."""
+    reach, last = 9 * sigma_x + step, grid.size - 1
+    value = 0.0
+    for g in range(
+        min(max(int((threshold - reach - grid[0]) / step), 0), last), min(max(int((threshold + reach - grid[0]) / step) + 1, 0), last) + 1
+    ):
+        low = -np.inf if g == 0 else ((grid[g - 1] + grid[g]) / 2 - threshold) / sigma_x
+        high = np.inf if g == last else ((grid[g] + grid[g + 1]) / 2 - threshold) / sigma_x
+        mass = 0.5 * (math.erfc(-high * _ROOT_HALF) - math.erfc(-low * _ROOT_HALF))
+        weights[g] += mass
+        value += mass * table[g, GOLD]
+    return value
+
+
+# ---- one drawn order: sequential rounds --------------------------------------------------------------------------------
+
+
+@_compiled
+def _pessimistic(reward: float, threshold: float, ceiling: float) -> float:
+    """See `mechanisms.normaliser.pessimistic_acceptance`."""
+    if ceiling > threshold:
+        return max(reward - threshold, 0.0) / (ceiling - threshold)
+    return 1.0 if reward >= ceiling else 0.0
+
+
+@_compiled
+def reuse(
+    offsets: Counts,
+    q: Floats,
+    payoffs: Floats,
+    n: int,
+    beta: float,
+    with_replacement: bool,
+    replicates: int,
+    seed: int,
+    numbers: Counts,
+) -> Floats:
+    """ITP on one batch (`itp-reuse`): λ, the ceiling max r and the rounds from the same n draws; (1, P, 8)."""
+    out = np.zeros((1, offsets.size - 1, 8))
+    drawn, values, batch = np.empty(n, np.int64), np.empty(n), np.empty(PAYOFFS)
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        pool = np.empty(0 if with_replacement else end - start, np.int64)
+        for b in range(replicates):
+            if with_replacement:
+                _draw_with(stream(seed, numbers[p], b), end - start, drawn)
+            else:
+                _draw_without(stream(seed, numbers[p], b), pool, drawn)
+            for i in range(n):
+                values[i] = q[start + drawn[i]]
+            threshold, top = threshold_of(values, beta, np.inf), values.max()
+            batch[:] = 0.0
+            alive, gold = 1.0, 0.0
+            for i in range(n):
+                accept = _pessimistic(values[i], threshold, top)
+                for c in range(PAYOFFS):
+                    worth = payoffs[start + drawn[i], c]
+                    batch[c] += worth / n
+                    out[0, p, c] += alive * accept * worth
+                gold += alive * accept * payoffs[start + drawn[i], GOLD]
+                out[0, p, HALTING] += alive
+                alive *= 1 - accept
+            for c in range(PAYOFFS):
+                out[0, p, c] += alive * batch[c]
+            out[0, p, FALLBACK] += alive
+            out[0, p, VARIANCE] += (gold + alive * batch[GOLD]) ** 2
+    _finish(out, replicates)
+    return out
+
+
+@_compiled
+def rounds_without(
+    offsets: Counts,
+    q: Floats,
+    payoffs: Floats,
+    means: Floats,
+    n: int,
+    cap: int,
+    beta: float,
+    width: float,
+    sigma_z: float,
+    ceiling: float,
+    noise: Floats,
+    grid: Floats,
+    prices: Floats,
+    replicates: int,
+    seed: int,
+    numbers: Counts,
+) -> Floats:
+    """ITP (`noise` empty) or PrivITP (`noise` (P, B): what is added to λ) on draws without replacement; (1, P, 8).
+
+    The first n draws give λ, the next ones are tried in turn, each with its acceptance probability; the fallback is one more
+    draw, uniform over what is left of the pool.
+    """
+    out = np.zeros((1, offsets.size - 1, 8))
+    drawn, values, one, rest = np.empty(n + cap, np.int64), np.empty(n), np.empty(PAYOFFS), np.empty(PAYOFFS)
+    for p in range(offsets.size - 1):
+        start, size = offsets[p], offsets[p + 1] - offsets[p]
+        pool = np.empty(size, np.int64)
+        for b in range(replicates):
+            _draw_without(stream(seed, numbers[p], b), pool, drawn)
+            for i in range(n):
+                values[i] = q[start + drawn[i]]
+            threshold, point = threshold_of(values, beta, np.inf), 0
+            if noise.size:
+                place = (threshold + noise[p, b] - grid[0]) / width * (grid.size - 1)
+                point = int(np.rint(min(max(place, 0.0), grid.size - 1.0)))
+                threshold = grid[point]
+            one[:] = 0.0
+            for c in range(PAYOFFS):
+                rest[c] = size * means[p, c]
+                for i in range(n + cap):
+                    rest[c] -= payoffs[start + drawn[i], c]
+            alive, halting = 1.0, 0.0
+            for i in range(n, n + cap):
+                reward = q[start + drawn[i]]
+                if noise.size:
+                    mass = _ramp((reward - threshold) / sigma_z) - _ramp((reward - ceiling) / sigma_z)
+                    accept = min(max(sigma_z / (ceiling - threshold) * mass, 0.0), 1.0)
+                else:
+                    accept = _pessimistic(reward, threshold, width)
+                for c in range(PAYOFFS):
+                    one[c] += alive * accept * payoffs[start + drawn[i], c]
+                halting += alive
+                alive *= 1 - accept
+            for c in range(PAYOFFS):
+                one[c] += alive * rest[c] / (size - n - cap)
+                out[0, p, c] += one[c]
+            out[0, p, FALLBACK] += alive
+            out[0, p, HALTING] += halting
+            if noise.size:
+                out[0, p, COST] += prices[point, 0] * (halting - (1 - alive)) + prices[point, 1] * (1 - alive)
+            out[0, p, VARIANCE] += one[GOLD] ** 2
+    _finish(out, replicates)
+    return out
+
+
+# ---- the authors' protocol ---------------------------------------------------------------------------------------------
+
+
+@_compiled
+def authors_comparison(
+    offsets: Counts,
+    z: Floats,
+    payoffs: Floats,
+    base: Floats,
+    ns: Counts,
+    scale: float,
+    beta: float,
+    sigma_phase: float,
+    normals: Singles,
+    noise_draws: int,
+    replicates: int,
+    seed: int,
+    numbers: Counts,
+) -> Floats:
+    """PrivBoN, ITP and PrivITP on one pool, as the authors' code compares them; (3, J, P, 8). Not private mechanisms.
+
+    `z` are rewards as z-scores, `payoffs` (C, 4) as elsewhere, `base` (4,) what a fallback earns. Samples are nested over the
+    ascending `ns`. Noise is read from the table `normals` of independent N(0, 1), from a random place on for each replicate and
+    n: within a replicate it is independent, and the table is read many times faster than fresh normals are made.
+    """
+    out = np.zeros((3, ns.size, offsets.size - 1, 8))
+    drawn, values, accept = np.empty(ns[-1], np.int64), np.empty(ns[-1]), np.empty(ns[-1])
+    highest, shift = np.empty(noise_draws, np.float32), np.empty(noise_draws, np.float32)
+    for p in range(offsets.size - 1):
+        start, end = offsets[p], offsets[p + 1]
+        pool = np.empty(end - start, np.int64)
+        for b in range(replicates):
+            state = stream(seed, numbers[p], b)
+            _draw_without(state, pool, drawn)
+            state = _mix(state)
+            for i in range(drawn.size):
+                values[i] = z[start + drawn[i]]
+            threshold = np.inf
+            for j in range(ns.size):
+                n = ns[j]
+                batch = values[:n]
+                threshold = threshold_of(batch, beta, threshold)
+                top = batch.max()
+                total = 0.0
+                for i in range(n):
+                    accept[i] = math.exp((batch[i] - top) / scale)
+                    total += accept[i]
+                gold = 0.0
+                for i in range(n):
+                    for c in range(PAYOFFS):
+                        out[0, j, p, c] += accept[i] / total * payoffs[start + drawn[i], c]
+                    gold += accept[i] / total * payoffs[start + drawn[i], GOLD]
+                out[0, j, p, VARIANCE] += gold * gold
+                most = max((top - threshold) / beta, 1e-8)
+                for i in range(n):
+                    accept[i] = min(max((batch[i] - threshold) / beta, 0.0) / most, 1.0)
+                _earn(out[1, j, p], payoffs, start, drawn, accept, n, base)
+                state += _GOLDEN
+                place = int(_uniform(state) * (normals.size - (n + 1) * noise_draws))
+                _noisy_acceptance(batch, threshold, beta, sigma_phase, normals[place:], highest, shift, accept)
+                _earn(out[2, j, p], payoffs, start, drawn, accept, n, base)
+    for kind in range(3):
+        _finish(out[kind], replicates)
+    return out
+
+
+@_vectorised
+def _noisy_acceptance(
+    batch: Floats, threshold: float, beta: float, sigma: float, normals: Singles, highest: Singles, shift: Singles, accept: Floats
+) -> None:
+    """mean_s min(relu(r_{s,i} − λ_s)/max(max_k r_{s,k} − λ_s, 1e-8 β), 1) into `accept`; the noise of (i, s) lies at (i + 1) S + s.
+
+    In single precision, relative to λ: an error of 1e-6, under noise drawn 150 times. Comparisons instead of min and max:
+    the compiler turns only these into vector instructions.
+    """
+    draws, spread, floor = highest.size, np.float32(sigma), np.float32(1e-8 * beta)
+    for s in range(draws):
+        shift[s] = spread * normals[s]
+        highest[s] = floor
+    for i in range(batch.size):
+        reward, row = np.float32(batch[i] - threshold), normals[(i + 1) * draws : (i + 2) * draws]
+        for s in range(draws):
+            above = reward + spread * row[s] - shift[s]
+            highest[s] = above if above > highest[s] else highest[s]
+    for s in range(draws):
+        highest[s] = _ONE / highest[s]
+    for i in range(batch.size):
+        reward, row = np.float32(batch[i] - threshold), normals[(i + 1) * draws : (i + 2) * draws]
+        total = _NOUGHT
+        for s in range(draws):
+            weight = (reward + spread * row[s] - shift[s]) * highest[s]
+            weight = weight if weight > _NOUGHT else _NOUGHT
+            total += weight if weight < _ONE else _ONE
+        accept[i] = total / draws
+
+
+@_compiled
+def _earn(out: Floats, payoffs: Floats, start: int, drawn: Counts, accept: Floats, n: int, base: Floats) -> None:
+    """Adds the payoffs of sequential rounds over the first n drawn candidates, else the fallback's."""
+    alive, gold = 1.0, 0.0
+    for i in range(n):
+        chance = alive * accept[i]
+        for c in range(PAYOFFS):
+            out[c] += chance * payoffs[start + drawn[i], c]
+        gold += chance * payoffs[start + drawn[i], GOLD]
+        out[HALTING] += alive
+        alive -= chance
+    for c in range(PAYOFFS):
+        out[c] += alive * base[c]
+    out[FALLBACK] += alive
+    out[VARIANCE] += (gold + alive * base[GOLD]) ** 2

@@ -1,0 +1,143 @@
+"""`privalign evaluate` as a script sees it: documents, exit codes, one line of error."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+
+from privalign.cli.evaluate import evaluate
+from privalign.errors import InvalidInput
+from privalign.experiments.study import read_study
+
+KEYS = [
+    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "win_rate", "gold_win_rate",
+    "fallback_rate", "halting_mean", "epsilon", "epsilon_mean",
+]  # fmt: skip
+COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()", "evaluate"]
+EVERYTHING = (
+    *("--mechanisms", "base,bon,privbon,privbon-gaussian,itp,itp-reuse,privitp", "--n-grid", "1,2,4", "--range", "0,1"),
+    *("--scale", "0.2", "--sigma-x", "0.3", "--sigma-z", "0.3", "--beta", "0.1", "--json"),
+)
+
+
+def privalign(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve prompts of ten candidates, one of them with three; two rewards are missing."""
+    rng = np.random.default_rng(3)
+    path = tmp_path_factory.mktemp("scored") / "scored.jsonl"
+    with path.open("w") as file:
+        for number in range(12):
+            gold = rng.integers(0, 2, 3 if number == 7 else 10)
+            responses = [{"text": "t", "is_correct": int(g), "proxy_reward": float(0.3 * g + 0.6 * rng.random())} for g in gold]
+            if number in (1, 2):
+                responses[0]["proxy_reward"] = None
+            file.write(json.dumps({"prompt": f"p{number}", "gt_answer": None, "responses": responses}) + "\n")
+    return path
+
+
+def document(*arguments: object) -> dict[str, Any]:
+    done = privalign(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_the_document_of_the_contract_and_the_study(scored: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study.json"
+    result = document(scored, *EVERYTHING, "--out", out, "--workers", 2)
+    assert {"rows", "settings", "seconds", "notice"} <= set(result)
+    assert "not a private release" in result["notice"]
+    assert [list(row) for row in result["rows"]] == [KEYS] * 19
+    settings = result["settings"]
+    assert settings["skipped"] == {"candidates": 2, "prompts": 1}
+    assert settings["prompts"] == 11
+    assert (settings["protocol"], settings["draw"], settings["replicates"], settings["seed"]) == ("faithful", "with", 50, 0)
+    assert (settings["range"], settings["sensitivity"], settings["sensitivity_source"]) == ([0.0, 1.0], 1.0, "range")
+    study = read_study(out)
+    assert (study.kind, list(study.rows)) == ("comparison", result["rows"])
+    assert document(scored, *EVERYTHING, "--workers", 1)["rows"] == result["rows"]
+
+
+def test_a_folder_of_shards_gives_the_same_rows(scored: Path, tmp_path: Path) -> None:
+    rows = [
+        (number, response["is_correct"], response["proxy_reward"])
+        for number, line in enumerate(scored.read_text().splitlines())
+        for response in json.loads(line)["responses"]
+    ]
+    names = ("prompt_id", "is_correct", "armo")
+    whole = pa.table({name: [row[column] for row in rows] for column, name in enumerate(names)})
+    for number, start in enumerate((0, 37, 81)):
+        pq.write_table(whole.slice(start, (37, 44, None)[number]), tmp_path / f"part-{number}.parquet")
+    arguments = ("--mechanisms", "bon,privbon", "--n-grid", "2,4", "--range", "0,1", "--epsilon", "4", "--sensitivity", "0.4", "--json")
+    result = document(tmp_path, *arguments, "--reward", "armo")
+    assert result["rows"] == document(scored, *arguments)["rows"]
+    assert all(3.9 < row["epsilon"] <= 4 for row in result["rows"] if row["mechanism"] == "privbon")  # calibrated at each size
+
+
+def test_the_authors_protocol_ignores_the_range_and_says_that_it_is_not_private(scored: Path) -> None:
+    arguments = ("--mechanisms", "bon,privbon,itp,privitp", "--n-grid", "1,2,4", "--protocol", "authors", "--json")
+    result = document(scored, *arguments)
+    assert [list(row) for row in result["rows"]] == [KEYS] * 12
+    assert all(row["epsilon"] is None for row in result["rows"])
+    assert "not a private mechanism" in result["settings"]["private"]
+    assert document(scored, *arguments, "--range", "0,0.1")["rows"] == result["rows"]
+
+
+def test_people_get_a_table_under_a_warning(scored: Path) -> None:
+    done = privalign(scored, "--mechanisms", "bon,privbon", "--n-grid", "4", "--range", "0,1", "--scale", "0.5")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("not a private release")
+    assert lines[1].split()[:3] == ["mechanism", "n", "gold"]
+    assert "1 prompts with too few candidates, 2 candidates without a reward" in " ".join(lines)
+
+
+BON = ("--mechanisms", "bon", "--n-grid", "2", "--range", "0,1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--mechanisms", "best", "--n-grid", "2", "--range", "0,1"), "--mechanisms: 'best' is not one of bon, privbon"),
+        (("--mechanisms", "bon,bon", "--n-grid", "2", "--range", "0,1"), "names one twice"),
+        (("--mechanisms", "bon", "--n-grid", "4,2", "--range", "0,1"), "--n-grid: 4,2 does not rise"),
+        (("--mechanisms", "bon", "--n-grid", "two", "--range", "0,1"), "--n-grid: 'two' is not a list of whole numbers"),
+        (("--mechanisms", "bon", "--n-grid", "2"), "--range: missing"),
+        (("--mechanisms", "bon", "--n-grid", "2,64", "--range", "0,1"), "no prompt has the 64 usable candidates"),
+        (("--mechanisms", "privbon", "--n-grid", "2", "--range", "0,1"), "--scale: missing"),
+        ((*BON, "--sigma-x", "1"), "--sigma-x: none of bon takes it"),
+        ((*BON, "--protocol", "paper"), "--protocol: 'paper' is not one of faithful, authors"),
+        ((*BON, "--draw", "first"), "--draw: 'first' is not one of with, without"),
+        ((*BON, "--reward", "armo"), "'armo' of response 1 is missing"),
+        ((*BON, "--protocol", "authors", "--epsilon", "1"), "--epsilon: protocol authors has no such setting"),
+        ((*BON, "--replicates", "1"), "--replicates: 1 is too few"),
+    ],
+)
+def test_what_is_wrong_is_named(scored: Path, arguments: tuple[str, ...], message: str) -> None:
+    app = typer.Typer()
+    app.command()(evaluate)
+    with pytest.raises(InvalidInput, match=re.escape(message)):
+        app([str(scored), *arguments, "--json"], standalone_mode=False)
+
+
+def test_nothing_half_written_stays(scored: Path, tmp_path: Path) -> None:
+    done = privalign(scored, "--mechanisms", "bon", "--n-grid", "2,64", "--range", "0,1", "--out", tmp_path / "study.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    done = privalign(scored, *BON, "--out", scored)
+    assert "is the file to read" in done.stderr

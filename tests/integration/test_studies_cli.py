@@ -1,0 +1,83 @@
+"""`study`: each command prints a table or one document, writes it, and says that nothing of it is a private release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from privalign.cli.studies import app
+from privalign.errors import InvalidInput
+
+RANGE = ("--range", "0,1")
+COMMANDS = {
+    "composition": ("--sigmas", "0.5", "--n", "4", "--seeds", "1", "--most", "10", "--order", "1.5"),
+    "matched": ("--n", "4", "--epsilons", "2", "--streams", "", "--splits", "1", "--replicates", "5"),
+    "ablation": ("--sigmas", "0.1,1", "--n", "4", "--replicates", "5"),
+    "win-rate": ("--sigma", "0.2", "--n-grid", "2,4", "--replicates", "5"),
+    "overhead": ("--sigma", "0.2", "--n-grid", "4", "--simulated", "50", "--timed", "1"),
+    "budget": ("--n", "4", "--simulated", "50"),
+}
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    rng, file = np.random.default_rng(0), tmp_path / "scored.jsonl"
+    with file.open("w") as lines:
+        for prompt in range(4):
+            responses = [{"text": str(i), "is_correct": float(gold > 0.5), "proxy_reward": gold} for i, gold in enumerate(rng.random(12))]
+            lines.write(json.dumps({"prompt": str(prompt), "responses": responses}) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_document_and_table(command: str, scored: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study.json"
+    result = CliRunner().invoke(
+        app, [command, str(scored), *RANGE, *COMMANDS[command], "--json", "--out", str(out)], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["study"].startswith(command)
+    assert document["notice"].startswith("not a private release")
+    assert document["rows"]
+    assert json.loads(out.read_text()) == document
+    table = CliRunner().invoke(app, [command, str(scored), *RANGE, *COMMANDS[command]], catch_exceptions=False)
+    assert table.stdout.startswith("not a private release")
+    assert document["title"] in " ".join(table.stdout.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_range_is_asked_for(command: str, scored: Path) -> None:
+    with pytest.raises(InvalidInput, match="--range: missing"):
+        CliRunner().invoke(app, [command, str(scored)], catch_exceptions=False)
+
+
+def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"prompt_id": number, "prompt": record["prompt"], **response}
+        for number, record in enumerate(map(json.loads, scored.read_text().splitlines()))
+        for response in record["responses"]
+    ]
+    run, recipe = tmp_path / "run", tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[evaluate.table-6]\nkind = "budget"\nrange = [0, 1]\nn = 4\nsimulated = 20\n'
+        '[evaluate.comparison]\nrange = [0, 1]\nmechanisms = ["bon"]\nn_grid = [2]\n'
+    )
+    with pytest.raises(InvalidInput, match="holds no graded candidates"):
+        CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+    (run / "grade").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), run / "grade" / "part-00000.parquet")
+    result = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
+    assert [study["name"] for study in json.loads(result.stdout)["studies"]] == ["table-6", "comparison"]
+    assert json.loads((run / "studies" / "comparison.json").read_text())["study"] == "comparison"
+    recipe.write_text("")
+    with pytest.raises(InvalidInput, match="no study in it"):
+        CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)

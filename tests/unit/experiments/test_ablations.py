@@ -1,0 +1,174 @@
+"""σ and β: selection on one part of the prompts, figures of the other; win rates; studies by name."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privalign.errors import InvalidInput
+from privalign.experiments.ablations import AblationSettings, beta_ablation, noise_comparison, sigma_ablation
+from privalign.experiments.outcomes import measure
+from privalign.experiments.scored import ScoredPrompts
+from privalign.experiments.studies import KINDS, Source, read_source, run_studies, run_study
+from privalign.experiments.win_rates import WinRateSettings, win_rates
+from privalign.mechanisms.privbon import PrivBoN
+from privalign.sensitivity import RewardRange, Sensitivity
+
+UNIT = RewardRange(0.0, 1.0)
+WHOLE = Sensitivity.of_range(UNIT)
+QUICK = AblationSettings(replicates=10)
+
+
+def scored(prompts: int = 20, candidates: int = 24) -> ScoredPrompts:
+    """Rewards that err by .4 on gold of 0 or 1."""
+    rng = np.random.default_rng(1)
+    gold = (rng.random((prompts, candidates)) < 0.4).astype(float)
+    rewards = np.clip(0.5 * gold + rng.normal(0.25, 0.2, gold.shape), 0, 1)
+    return ScoredPrompts(np.arange(prompts + 1) * candidates, rewards.ravel(), gold.ravel())
+
+
+def selected_is_best(rows: Any, mechanism: str) -> bool:
+    own = [row for row in rows if row["mechanism"] == mechanism]
+    (chosen,) = [row for row in own if row["selected"]]
+    return bool(chosen["tuning_lift_pp"] == max(row["tuning_lift_pp"] for row in own))
+
+
+def test_sigma() -> None:
+    study = sigma_ablation([scored()], WHOLE, [0.01, 0.3, 5.0], n=8, settings=QUICK)
+    assert study.kind == "ablation-sigma"
+    assert [(row["sigma"], row["mechanism"]) for row in study.rows] == [(s, m) for s in (0.01, 0.3, 5.0) for m in ("privbon", "privitp")]
+    assert all(selected_is_best(study.rows, mechanism) for mechanism in ("privbon", "privitp"))
+    privbon = [row for row in study.rows if row["mechanism"] == "privbon"]
+    assert privbon[0]["proxy_mean"] > privbon[1]["proxy_mean"] > privbon[2]["proxy_mean"]
+    assert privbon[0]["epsilon"] > privbon[1]["epsilon"] > privbon[2]["epsilon"]
+    assert "not settings of a private release" in study.settings["selected_on_rewards"]
+
+
+def test_beta() -> None:
+    study = beta_ablation([scored()], WHOLE, [0.01, 0.1, 5.0], n=8, sigma=0.2, settings=QUICK)
+    assert study.kind == "ablation-beta"
+    assert all(selected_is_best(study.rows, mechanism) for mechanism in ("itp", "privitp"))
+    assert {row["sigma"] for row in study.rows} == {0.2}
+    lifts = {(row["beta"], row["mechanism"]): row["lift_pp"] for row in study.rows}
+    assert lifts[5.0, "itp"] < lifts[0.1, "itp"]
+
+
+def test_noise_over_n() -> None:
+    study = noise_comparison([scored()], WHOLE, [0.1, 1.0], [4, 8], betas=[0.1, 5.0], settings=QUICK)
+    assert {row["beta"] for row in study.rows} == {0.1} == {study.settings["beta_selected"]}
+    keys = [(row["mechanism"], row["sigma"], row["n"]) for row in study.rows]
+    noisy = [("privitp", sigma, n) for sigma in (0.1, 1.0) for n in (4, 8)]
+    assert keys == [("itp", None, 4), ("itp", None, 8), *noisy]
+
+
+def test_win_rates() -> None:
+    block = scored()
+    study = win_rates([block], WHOLE, [2, 8], WinRateSettings(0.2, replicates=10))
+    assert [(row["n"], row["mechanism"]) for row in study.rows] == [(n, m) for n in (2, 8) for m in ("bon", "privbon", "itp", "privitp")]
+    outcomes = measure([block], [PrivBoN(8, 0.2)], UNIT, WHOLE)
+    row = study.rows[5]
+    assert row["gold_win_rate"] == pytest.approx(float(outcomes.gold_win_rate.mean()))
+    assert row["gold_win_rate_se"] == pytest.approx(float(outcomes.gold_win_rate.std()) / math.sqrt(20))
+    assert all(0.5 < row["gold_win_rate"] < 1 for row in study.rows)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "comparison": {"mechanisms": "base,bon,privbon,privitp", "n_grid": [2, 4], "scale": 0.1, "sigma_x": 0.1, "sigma_z": 0.1},
+    "composition": {"sigmas": "0.5,1", "n": 4, "seeds": 1, "most": 20, "order": 1.5},
+    "matched": {"n": 4, "epsilons": [2], "streams": [5], "splits": [1.0], "replicates": 5},
+    "ablation": {"parameter": "sigma", "sigmas": [0.1, 1.0], "n": 4, "replicates": 5},
+    "win-rate": {"sigma": 0.2, "n_grid": "2,4", "replicates": 5},
+    "overhead": {"sigma": 0.2, "n_grid": [4], "simulated": 50, "timed": 1},
+    "budget": {"n": 4, "simulated": 50},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_study_runs_by_name(kind: str) -> None:
+    progress: list[tuple[int, int]] = []
+    study = run_study(kind, OPTIONS[kind], Source([scored(6)], WHOLE), lambda done, total: progress.append((done, total)))
+    assert study.kind.startswith(kind)
+    assert study.rows
+    assert {frozenset(row) for row in study.rows} == {frozenset(study.rows[0])}
+    assert progress
+    assert all(0 <= done <= total for done, total in progress)
+    assert study.notice.startswith("not a private release")
+
+
+def test_authors_protocol_by_name() -> None:
+    compared = run_study("comparison", {"protocol": "authors", "mechanisms": ["bon", "itp"], "n_grid": [2]}, Source([scored(6)], WHOLE))
+    assert [row["mechanism"] for row in compared.rows] == ["bon", "itp"]
+    assert compared.settings["private"].startswith("not a private mechanism")
+    study = run_study("composition", {"protocol": "authors", "sigmas": [5], "n": 4, "seeds": 1}, Source([scored(6)], WHOLE))
+    assert study.settings["protocol"] == "authors"
+
+
+def test_comparison_is_what_was_measured() -> None:
+    block = scored(6)
+    study = run_study("comparison", OPTIONS["comparison"], Source([block], WHOLE))
+    assert [(row["mechanism"], row["n"]) for row in study.rows][:4] == [("base", 1), ("bon", 2), ("bon", 4), ("privbon", 2)]
+    assert study.rows[4] == measure([block], [PrivBoN(4, 0.1)], UNIT, WHOLE).rows()[0]
+
+
+@pytest.mark.parametrize("parameter", ["beta", "n"])
+def test_other_ablations_by_name(parameter: str) -> None:
+    own: dict[str, Any] = {"beta": {"sigma": 0.2, "betas": [0.1, 1.0], "n": 4}, "n": {"sigmas": [0.2], "n_grid": [2, 4]}}[parameter]
+    study = run_study("ablation", {"parameter": parameter, "replicates": 5, **own}, Source([scored(6)], WHOLE))
+    assert study.kind == {"beta": "ablation-beta", "n": "noise"}[parameter]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "field"),
+    [
+        ("nonsense", {}, "kind"),
+        ("comparison", {"mechanisms": ["bon"]}, "--n-grid"),
+        ("comparison", {"mechanisms": ["best"], "n_grid": [2]}, "--mechanisms"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "scale": 1}, "--scale"),
+        ("comparison", {"mechanisms": ["privbon"], "n_grid": [2]}, "--scale"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "sigma_z": 1}, "--sigma-z"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "draw": "with"}, "--draw"),
+        ("composition", {}, "--sigmas"),
+        ("composition", {"sigmas": "a"}, "--sigmas"),
+        ("composition", {"sigmas": []}, "--sigmas"),
+        ("composition", {"sigmas": [-1.0]}, "sigma-x"),
+        ("composition", {"sigmas": [1], "protocol": "other"}, "--protocol"),
+        ("composition", {"sigmas": [1], "betas": [1]}, "--betas"),
+        ("composition", {"sigmas": [1], "n": 1.5}, "--n"),
+        ("composition", {"sigmas": [1], "seeds": True}, "--seeds"),
+        ("matched", {"held_out": 1.5, "epsilons": [2], "streams": [2]}, "held-out"),
+        ("matched", {"splits": [0]}, "splits"),
+        ("ablation", {}, "--parameter"),
+        ("ablation", {"parameter": "gamma"}, "--parameter"),
+        ("ablation", {"parameter": "beta"}, "--sigma"),
+        ("ablation", {"parameter": "sigma", "sigmas": [1], "betas": [1]}, "--betas"),
+        ("overhead", {"sigma": "1e999"}, "--sigma"),
+        ("budget", {"seed": -1}, "--seed"),
+    ],
+)
+def test_wrong_options(kind: str, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        run_study(kind, options, Source([scored(4)], WHOLE))
+    assert caught.value.field == field
+
+
+def test_recipe_tables(tmp_path: Path) -> None:
+    file = tmp_path / "scored.jsonl"
+    response = '{"text": "a", "is_correct": 1, "proxy_reward": 0.5}, {"text": "b", "is_correct": 0, "proxy_reward": null}'
+    file.write_text(f'{{"prompt": "p", "responses": [{response}]}}\n' * 2)
+    tables = [
+        {"name": "table-6", "kind": "budget", "range": [0, 1], "n": 4, "simulated": 20},
+        {"name": "overhead", "range": [0, 1], "sigma": 1, "n_grid": [4], "simulated": 20, "timed": 1},
+    ]
+    done = dict(run_studies(tables, file, lambda *_: None))
+    assert {name: study.kind for name, study in done.items()} == {"table-6": "budget", "overhead": "overhead"}
+    assert done["table-6"].settings["skipped_candidates"] == 2
+    with pytest.raises(InvalidInput, match=r"\[evaluate.x\] kind: 'x' is not one of"):
+        next(run_studies([{"name": "x"}], file, lambda *_: None))
+    with pytest.raises(InvalidInput, match=r"\[evaluate.budget\] --range: missing"):
+        next(run_studies([{"name": "budget"}], file, lambda *_: None))
+    with pytest.raises(InvalidInput, match="--range"):
+        read_source(file, {})
