@@ -32,6 +32,7 @@ lint: install
 
 soak: install
 	PRIVALIGN_KILLS=400 $(BIN)/pytest tests/integration/ledger tests/integration/aligner
+	PRIVALIGN_SOAK_SECONDS=60 $(BIN)/pytest tests/integration/gateway/test_load.py
 
 bench: install
 	$(BIN)/pytest benchmarks/bench_*.py -s

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, simulate, stages, studies
+from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, serve, simulate, stages, studies
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(deployment.init)
 app.command()(deployment.ask)
+app.command()(serve.serve)
 app.add_typer(deployment.app, name="config")
 app.add_typer(studies.app, name="study")
 app.add_typer(account.app, name="account")

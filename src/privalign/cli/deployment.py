@@ -58,6 +58,11 @@ account = "prefs"
 mechanism = {{ kind = "privbon", n = 16, epsilon = 0.5 }}     # noise for this ε a query; or scale = ...
 # mechanism = {{ kind = "privitp", n = 16, beta = 0.05, sigma_x = 0.5, sigma_z = 0.5 }}
 on_exhausted = "refuse"                   # or "base": answer from the base policy, free, and say so
+
+# [gateway]                               # of `privalign serve`
+# requests_per_minute = 6000.0            # of one key
+# show_budget = false                     # hide what remains from clients
+# secure_cookies = true                   # where a TLS proxy stands in front
 """
 
 

@@ -1,0 +1,111 @@
+"""What one client may take from all others: the rate of its requests, places for answers under way, bytes and time of a body."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.types import Message, Receive, Scope
+
+from privalign.gateway.errors import ApiError, busy
+
+MOST_KEYS = 10_000  # whose rates are remembered; one that was forgotten begins with a full bucket
+MOST_HEADERS = 100
+MOST_HEADER_BYTES = 32 * 1024
+CLOSE = {"connection": "close"}  # what is left of the body is not waited for
+
+
+class Rates:
+    """A bucket of `burst` requests for every key, which fills at `per_minute`.
+
+    A key that was idle long enough to be full again is as good as forgotten, so that memory is bounded.
+    """
+
+    def __init__(self, per_minute: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_minute / 60.0
+        self._burst = float(burst)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was left, and when
+
+    def take(self, key: str) -> None:
+        """Takes one request from a key's bucket.
+
+        Raises:
+            ApiError: 429, with the time until there is one.
+        """
+        now = self._clock()
+        left, then = self._buckets.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._per_second)
+        allowed = left >= 1.0
+        self._buckets[key] = (left - allowed, now)
+        if len(self._buckets) > MOST_KEYS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            wait = (1.0 - left) / self._per_second
+            raise busy("too many requests with this key; slow down", "rate_limit_exceeded", seconds=wait)
+
+
+class Places:
+    """Answers that may be under way at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken = 0
+
+    def take(self) -> None:
+        """Takes a place, to be given back with `leave`.
+
+        Raises:
+            ApiError: 503, all are taken.
+        """
+        if self.taken >= self._most:
+            raise busy("the gateway is busy; nothing was charged", "overloaded", status=503)
+        self.taken += 1
+
+    def leave(self) -> None:
+        """Gives a place back."""
+        self.taken -= 1
+
+
+def check_headers(scope: Scope) -> None:
+    """Refuses a request with too many headers. The server reads whatever arrives at once, however long.
+
+    Raises:
+        ApiError: 431.
+    """
+    headers = scope["headers"]
+    if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > MOST_HEADER_BYTES:
+        raise ApiError(431, "the headers are too many or too large; send fewer", code="headers_too_large", headers=CLOSE)
+
+
+def limited(scope: Scope, receive: Receive, *, most: int, seconds: float) -> Receive:
+    """`receive` for a body of at most `most` bytes that is whole after so many seconds; what comes after it passes.
+
+    Raises:
+        ApiError: 413, here where the length is announced, else where it is called; 408 where it is called.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    too_large = ApiError(413, f"the body is larger than {most} bytes; send less", code="request_too_large", headers=CLOSE)
+    announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if announced.isdigit() and int(announced) > most:
+        raise too_large
+    size, whole = 0, False
+
+    async def read() -> Message:
+        nonlocal size, whole
+        if whole:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            raise ApiError(408, "the body did not arrive in time", code="request_timeout", headers=CLOSE) from None
+        size += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        if size > most:
+            raise too_large
+        return message
+
+    return read

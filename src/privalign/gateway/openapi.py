@@ -1,0 +1,144 @@
+"""The parts of the OpenAPI document that no annotation states: bodies are read by hand, within limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privalign.gateway.requests import LARGEST_SEED
+
+ERROR: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+MODEL: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "model"},
+        "created": {"type": "integer"},
+        "owned_by": {"type": "string"},
+    },
+}
+MODELS: dict[str, Any] = {
+    "type": "object",
+    "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}},
+}
+STATUS: dict[str, Any] = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}, "away": {"type": "array", "items": {"type": "string"}}},
+}
+_PRIVACY: dict[str, Any] = {
+    "type": "object",
+    "description": "What the answers cost: the worst case of all of them together.",
+    "required": ["mechanism", "epsilon", "delta", "account", "remaining", "replayed"],
+    "properties": {
+        "mechanism": {"type": "string"},
+        "epsilon": {"type": ["number", "null"]},
+        "delta": {"type": "number"},
+        "account": {"type": "string"},
+        "remaining": {"type": ["object", "null"], "properties": {"epsilon": {"type": "number"}, "delta": {"type": "number"}}},
+        "replayed": {"type": "boolean"},
+    },
+}
+CHAT_RESPONSE: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage", "privalign"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "chat.completion"},
+        "created": {"type": "integer"},
+        "model": {"type": "string"},
+        "choices": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["index", "message", "finish_reason", "logprobs"],
+                "properties": {
+                    "index": {"type": "integer"},
+                    "message": {"type": "object", "required": ["role", "content"]},
+                    "finish_reason": {"type": "string"},
+                    "logprobs": {"type": ["object", "null"]},
+                },
+            },
+        },
+        "usage": {"type": ["object", "null"]},
+        "privalign": _PRIVACY,
+    },
+}
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "A server-sent event: `data` is a chunk as JSON, or [DONE].",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
+
+
+def json(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    """A response, or a body, of this schema."""
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error responses of these statuses."""
+    return {status: json(ERROR, "An error; nothing was answered.") for status in statuses}
+
+
+def chat_request(most_n: int) -> dict[str, Any]:
+    """The body of a request for at most so many answers."""
+    return {
+        "type": "object",
+        "required": ["model", "messages"],
+        "properties": {
+            "model": {"type": "string"},
+            "messages": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "required": ["role"],
+                    "properties": {
+                        "role": {"type": "string"},
+                        "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+                    },
+                },
+            },
+            "n": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": most_n,
+                "description": "Answers, each selected and charged on its own.",
+            },
+            "stream": {"type": ["boolean", "null"]},
+            "stream_options": {"type": ["object", "null"], "properties": {"include_usage": {"type": ["boolean", "null"]}}},
+            "temperature": {"type": ["number", "null"], "minimum": 0},
+            "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+            "stop": {"type": ["string", "array", "null"], "items": {"type": "string"}},
+            "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**63 - 1},
+            "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**63 - 1},
+            "seed": {"type": ["integer", "null"], "minimum": -LARGEST_SEED, "maximum": LARGEST_SEED},
+            "logprobs": {"type": ["boolean", "null"]},
+            "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**63 - 1},
+            "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+            "tool_choice": {"type": ["string", "object", "null"]},
+            "response_format": {"type": ["object", "null"]},
+            "logit_bias": {"type": ["object", "null"]},
+            "presence_penalty": {"type": ["number", "null"]},
+            "frequency_penalty": {"type": ["number", "null"]},
+            "user": {"type": ["string", "null"]},
+        },
+    }

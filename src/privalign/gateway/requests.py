@@ -1,0 +1,186 @@
+"""Reading `/v1/chat/completions` bodies: strict where a mistake would cost budget, open to fields that nobody knows yet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privalign.errors import InvalidInput
+from privalign.gateway.errors import ApiError, invalid
+from privalign.types import Message, Request
+
+# Sampling parameters of OpenAI, vLLM, SGLang, llama.cpp and Ollama, passed to every candidate unchanged. Others are not:
+# among what servers read from a body are addresses to call and keys to call them with.
+PASSED = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "top_a", "stop", "stop_token_ids"),
+        *("include_stop_str_in_output", "ignore_eos", "min_tokens", "max_tokens", "max_completion_tokens"),
+        *("response_format", "tools", "tool_choice", "parallel_tool_calls", "seed", "logprobs", "top_logprobs"),
+        *("logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty", "repeat_penalty", "length_penalty"),
+        *("user", "reasoning_effort", "verbosity", "bad_words", "skip_special_tokens", "spaces_between_special_tokens"),
+        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema"),
+        *("regex", "ebnf", "mirostat", "mirostat_tau", "mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length"),
+        *("xtc_probability", "xtc_threshold", "chat_template_kwargs", "functions", "function_call"),
+    }
+)
+_OURS = frozenset({"model", "messages", "n", "stream", "stream_options"})
+LARGEST_SEED = 2**62  # those of later candidates are above it
+_IDEMPOTENCY = re.compile(r"[!-~]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A valid request for answers.
+
+    Args:
+        n: answers asked for, each a selection of its own. digest: SHA-256 of the canonical body.
+        ignored: names of fields that were sent and are not passed on.
+    """
+
+    model: str
+    request: Request
+    n: int
+    stream: bool
+    include_usage: bool
+    digest: str
+    ignored: tuple[str, ...]
+
+
+def parse_json(content: bytes, most_depth: int) -> Any:
+    """The JSON document of a body.
+
+    Raises:
+        ApiError: not UTF-8, not strict JSON (no NaN, nothing beyond a float, no half characters), or nested too deeply.
+    """
+    try:
+        document = json.loads(content.decode("utf-8"), parse_constant=_refused, parse_float=_finite)
+        if _depth(document) > most_depth:
+            raise RecursionError
+    except RecursionError:
+        raise invalid(None, f"the body is nested more than {most_depth} deep") from None
+    except ValueError:  # of the decoder, or of a number with too many digits
+        raise invalid(None, "the body is not JSON in UTF-8; send one JSON object") from None
+    return document
+
+
+def parse_chat(document: Any, *, most_n: int) -> ChatCall:
+    """A request for answers from the document of its body.
+
+    Raises:
+        ApiError: 400, naming the parameter and the remedy.
+    """
+    if not isinstance(document, dict):
+        raise invalid(None, "the body is not a JSON object")
+    try:
+        digest = hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+    except UnicodeEncodeError:
+        raise invalid(None, "the body holds half of a surrogate pair, which is no text") from None
+    for name, (fits, kind) in _KINDS.items():
+        if document.get(name) is not None and not fits(document[name]):
+            raise invalid(name, f"is not {kind}")
+    model = document.get("model")
+    if model is None:
+        raise invalid("model", "missing; give the name of a served model")
+    turns = document.get("messages")
+    if not turns:
+        raise invalid("messages", "missing or empty; give at least one message")
+    try:
+        messages = tuple(Message.from_openai(turn) for turn in turns)
+    except InvalidInput as error:
+        raise ApiError(400, str(error), code="invalid_value", param=error.field) from None
+    n = document.get("n") or 1
+    if n > most_n:
+        raise invalid("n", f"{n} is above {most_n}, the most that this gateway answers at once")
+    options = document.get("stream_options") or {}
+    if options.get("include_usage") is not None and not isinstance(options["include_usage"], bool):
+        raise invalid("stream_options", "include_usage is neither true nor false")
+    parameters = {name: value for name, value in document.items() if name in PASSED and value is not None}
+    ignored = tuple(sorted(name for name in document if name not in PASSED and name not in _OURS))
+    include_usage = bool(options.get("include_usage"))
+    return ChatCall(model, Request(messages, parameters), n, bool(document.get("stream")), include_usage, digest, ignored)
+
+
+def idempotency_key(value: str | None) -> str | None:
+    """The `Idempotency-Key` header.
+
+    Raises:
+        ApiError: 400, it is empty, too long or not printable ASCII.
+    """
+    if value is not None and not _IDEMPOTENCY.fullmatch(value):
+        raise invalid("Idempotency-Key", "is empty, longer than 255 or holds something else than printable ASCII without spaces")
+    return value
+
+
+def _whole(least: int, most: int = 2**63 - 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _objects(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_object, value))
+
+
+# What would be refused by every server, or mean something else to each, is refused here, before anything is reserved.
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_text, "text"),
+    "messages": (lambda value: isinstance(value, list), "an array"),
+    "n": (_whole(1), "a whole number of at least 1"),
+    "stream": (_flag, "true or false"),
+    "stream_options": (_object, "an object"),
+    "temperature": (lambda value: _number(value) and value >= 0, "a number of at least 0"),
+    "top_p": (lambda value: _number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "stop": (lambda value: _text(value) or (isinstance(value, list) and all(map(_text, value))), "text or an array of texts"),
+    "max_tokens": (_whole(1), "a whole number of at least 1"),
+    "max_completion_tokens": (_whole(1), "a whole number of at least 1"),
+    "seed": (_whole(-LARGEST_SEED, LARGEST_SEED), "a whole number of at most 62 bits"),
+    "logprobs": (_flag, "true or false"),
+    "top_logprobs": (_whole(0), "a whole number of at least 0"),
+    "tools": (_objects, "an array of objects"),
+    "tool_choice": (lambda value: _text(value) or _object(value), "text or an object"),
+    "parallel_tool_calls": (_flag, "true or false"),
+    "response_format": (_object, "an object"),
+    "logit_bias": (_object, "an object"),
+    "presence_penalty": (_number, "a number"),
+    "frequency_penalty": (_number, "a number"),
+    "user": (_text, "text"),
+}
+
+
+def _refused(_: str) -> float:
+    raise ValueError
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _depth(document: Any) -> int:
+    """How many arrays and objects lie within each other; without recursion."""
+    depth, level = 0, [document]
+    while level := [value for value in level if isinstance(value, dict | list)]:
+        depth += 1
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+    return depth

@@ -1,0 +1,112 @@
+"""What the gateway asks of the aligner: how a request was let in, what the chosen candidate took, and a warm start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privalign.accounting.rules import Fsrc
+from privalign.aligner import Admission, Aligner, Performance, ServedModel
+from privalign.errors import BackendFailed, BudgetExhausted
+from privalign.ledger import IdempotencyKey, Ledger, UnknownAccount
+from privalign.mechanisms.privbon import PrivBoN
+from privalign.mechanisms.privitp import PrivITP
+from privalign.rewards.protocol import ScorerUntouched
+from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.types import Candidate, Release, Request, Usage
+
+REQUEST = Request.of_prompt("hello")
+
+
+class Policy:
+    name = "policy"
+
+    async def draw(self, request: Request, count: int) -> list[Candidate]:
+        return [Candidate(f"text {place}", usage=Usage(0, place + 1)) for place in range(count)]
+
+
+class Reward:
+    name = "reward"
+    sensitivity = Sensitivity(0.05, RewardRange(0.0, 1.0))
+    failure: Exception | None = None
+
+    async def score(self, request: Request, candidates: Sequence[Candidate]) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return np.zeros(len(candidates))
+
+    async def probe(self) -> None:
+        raise BackendFailed("it is not asked unless it is suspect")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    book = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    book.create_account("prefs", Fsrc(0.4, 1e-2, 1e-6))  # one query
+    yield book
+    book.close()
+
+
+def served(on_exhausted: str = "refuse", account: str = "prefs") -> ServedModel:
+    return ServedModel("aligned", Policy(), Reward(), PrivBoN(2, 0.3), account, on_exhausted, performance=Performance(padding=0.0))
+
+
+def admission(aligner: Aligner, key: str | None = None) -> Admission | None:
+    async def ask() -> Admission | None:
+        admitted: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        idempotency = None if key is None else IdempotencyKey("scope", key, "body")
+        try:
+            await aligner.answer(REQUEST, idempotency=idempotency, admitted=admitted)
+        except BudgetExhausted:
+            assert not admitted.done()
+            return None
+        return admitted.result()
+
+    return asyncio.run(ask())
+
+
+def test_how_a_request_was_let_in(ledger: Ledger) -> None:
+    aligner = Aligner(ledger, served())
+    assert aligner.model.name == "aligned"
+    assert admission(aligner, "a") is Admission.RESERVED
+    assert admission(aligner, "a") is Admission.REPLAYED
+    assert admission(aligner) is None
+    assert admission(Aligner(ledger, served("base"))) is Admission.BASE
+
+
+def test_what_the_chosen_candidate_took(ledger: Ledger) -> None:
+    (release,) = Aligner(ledger, served()).answer_blocking(REQUEST)
+    assert release.own_usage == Usage(0, release.index + 1)
+    assert release.usage == Usage(0, 3)
+    assert Release.from_json(release.to_json()) == release
+    old = {name: value for name, value in release.to_json().items() if name != "own_usage"}
+    assert Release.from_json(old).own_usage is None  # stored before there was one
+
+
+def test_a_warm_start_charges_nothing_and_finds_a_missing_account(ledger: Ledger) -> None:
+    Aligner(ledger, served()).warm_up()
+    assert ledger.account("prefs").length == 1
+    with pytest.raises(UnknownAccount):
+        Aligner(ledger, served(account="none")).warm_up()
+    itp = PrivITP(n=4, n2=4, beta=0.05, sigma_x=0.5, sigma_z=0.5, tail=3.0)
+    ledger.create_account("more", Fsrc(1000.0, 1e-2, 1e-6))
+    Aligner(ledger, ServedModel("itp", Policy(), Reward(), itp, "more")).warm_up()
+
+
+def test_a_request_that_cannot_be_scored_makes_no_suspect_of_the_scorer(ledger: Ledger) -> None:
+    model = served()
+    reward = model.reward
+    assert isinstance(reward, Reward)
+    aligner = Aligner(ledger, model)
+    for status in (413, 422):
+        reward.failure = ScorerUntouched("too long", status)
+        with pytest.raises(ScorerUntouched):
+            aligner.answer_blocking(REQUEST)
+    reward.failure = None
+    aligner.answer_blocking(REQUEST)  # without a probe
+    assert ledger.account("prefs").settled_queries == 1
