@@ -53,7 +53,7 @@ def create(
     if json:
         print_json(facts)
     else:
-        print_facts("keep the key: it is not shown again", facts)
+        print_facts("keep the key: it is not shown again", _for_people(facts))
 
 
 @app.command("list")
@@ -64,7 +64,7 @@ def list_keys(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False)
     if json:
         print_json({"keys": documents})
     else:
-        print_table(tuple(documents[0]) if documents else ("id", "role"), (document.values() for document in documents))
+        print_table(tuple(documents[0]) if documents else ("id", "role"), (_for_people(document).values() for document in documents))
 
 
 @app.command()
@@ -79,7 +79,7 @@ def revoke(
     if json:
         print_json(facts)
     else:
-        print_facts("revoked", facts)
+        print_facts("revoked", _for_people(facts))
 
 
 def _facts(key: Key) -> dict[str, Any]:
@@ -93,6 +93,11 @@ def _facts(key: Key) -> dict[str, Any]:
         "query_limit": key.query_limit,
         "queries": key.queries,
     }
+
+
+def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
+    """What is not limited, in words."""
+    return facts | {"models": facts["models"] or "all", "expires": facts["expires"] or "never"}
 
 
 def _date(text: str | None) -> datetime | None:
