@@ -34,6 +34,7 @@ N = 4
 DELAY = 0.02  # seconds of every upstream call
 ROUNDS = 3
 START = 120.0  # seconds that a proxy may take to start
+PATIENCE = 30.0  # seconds that a client waits for an answer
 
 
 def free_port() -> int:
@@ -42,18 +43,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def read_message(reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    """First line and body of an HTTP/1.1 message that has a length or is chunked."""
+async def read_message(reader: asyncio.StreamReader) -> tuple[str, bytes, bool]:
+    """First line and body of an HTTP/1.1 message that has a length or is chunked, and whether it is the connection's last."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    last = headers.get("connection", "").lower() == "close"
     if headers.get("transfer-encoding") == "chunked":
         body = b""
         while size := int(await reader.readline(), 16):
             body += (await reader.readexactly(size + 2))[:-2]
         await reader.readline()
-        return first, body
-    return first, await reader.readexactly(int(headers.get("content-length", 0)))
+        return first, body, last
+    return first, await reader.readexactly(int(headers.get("content-length", 0))), last
 
 
 def upstream(port: int) -> None:
@@ -76,11 +78,13 @@ def upstream(port: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                first, body = await read_message(reader)
+                first, body, last = await read_message(reader)
                 await asyncio.sleep(DELAY)
                 answer = json.dumps(reply(first.split()[1], json.loads(body or b"{}"))).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
                 await writer.drain()
+                if last:
+                    break
         writer.close()
 
     async def main() -> None:
@@ -103,13 +107,15 @@ def load(port: int, key: str, model: str, clients: int, seconds: float) -> tuple
         while time.monotonic() < until:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                while time.monotonic() < until:
+                last = False
+                while not last and time.monotonic() < until:
                     writer.write(request)
-                    first, _ = await read_message(reader)
+                    async with asyncio.timeout(PATIENCE):
+                        first, _, last = await read_message(reader)
                     ok = first.split()[1] == "200"
                     good, bad = good + ok, bad + (not ok)
                 writer.close()
-            except (OSError, asyncio.IncompleteReadError):
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 bad += 1
                 await asyncio.sleep(0.05)
         return good, bad
@@ -166,6 +172,9 @@ def privalign(folder: Path, source: int) -> Iterator[Proxy]:
         f"""
 [ledger]
 url = "sqlite:///ledger.db"
+[gateway]
+requests_per_minute = 1e6
+burst = 100000
 [accounts.prefs]
 epsilon = 1e6
 delta = 1e-6

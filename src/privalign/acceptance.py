@@ -354,6 +354,8 @@ def acceptance_ratios(thresholds: ArrayLike, width: float, scale: float, tail: f
 def evaluation_error(thresholds: ArrayLike, width: float, scale: float) -> Floats:
     """A relative bound on the error of `log_gain`, `kappas` and `acceptance_ratios` (tested against ball arithmetic).
 
-    1e-10 where quadrature and differences are well-conditioned; rounding of the arguments in units of σ_Z adds to it.
+    1e-10 where quadrature and differences are well-conditioned. With x the arguments in units of σ_Z, rounding moves x by 2^-53 x
+    and the exponents −x²/2 by 2^-53 x², which for x ≫ 1 is no small part of a small difference of two of them.
     """
-    return 1e-10 + 2.0**-49 * (width + np.abs(thresholds)) / scale
+    x = (width + np.abs(thresholds)) / scale
+    return 1e-10 + 2.0**-49 * x * (1 + x)

@@ -104,6 +104,7 @@ def test_people_get_a_table_under_a_warning(scored: Path) -> None:
     assert lines[0].startswith("not a private release")
     assert lines[1].split()[:3] == ["mechanism", "n", "gold"]
     assert "1 prompts with too few candidates, 2 candidates without a reward" in " ".join(lines)
+    assert "ε for Δ = 1 (range) and δ = 1e-6, rounded up" in " ".join(lines)
 
 
 BON = ("--mechanisms", "bon", "--n-grid", "2", "--range", "0,1")

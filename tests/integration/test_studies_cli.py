@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from privalign.cli.simulate import simulate
 from privalign.cli.studies import app
 from privalign.errors import InvalidInput
 
@@ -48,6 +49,10 @@ def test_document_and_table(command: str, scored: Path, tmp_path: Path) -> None:
     table = CliRunner().invoke(app, [command, str(scored), *RANGE, *COMMANDS[command]], catch_exceptions=False)
     assert table.stdout.startswith("not a private release")
     assert document["title"] in " ".join(table.stdout.split())
+    if command in ("matched", "win-rate", "budget"):  # what ε holds for stands beside it
+        assert "ε for Δ = 1 (range)" in " ".join(table.stdout.split())
+    if "sensitivity" in document["settings"]:
+        assert {"relation", "records_per_person"} <= document["settings"].keys()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -81,3 +86,17 @@ def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
     recipe.write_text("")
     with pytest.raises(InvalidInput, match="no study in it"):
         CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("option", ["--total-delta", "--most", "--order"])
+def test_the_authors_accounting_refuses_what_it_would_not_use(option: str, scored: Path) -> None:
+    arguments = ["composition", str(scored), *RANGE, "--sigmas", "1", "--n", "4", "--protocol", "authors"]
+    with pytest.raises(InvalidInput, match=f"{option}: protocol authors has no such setting"):
+        CliRunner().invoke(app, [*arguments, option, "0.5" if option == "--total-delta" else "2"], catch_exceptions=False)
+
+
+def test_candidates_cannot_be_simulated_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"--out: \. is a folder"):
+        simulate("gaussian", 1, 1, Path())
+    assert not list(tmp_path.iterdir())

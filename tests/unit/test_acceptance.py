@@ -86,6 +86,27 @@ def test_kappa_and_b_are_rounded_up_exact_values(case: tuple[float, float, float
                 assert true <= vectorised <= true * (1 + slack)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    log_scale=st.floats(-7, 4),
+    log_share=st.floats(-12, 0) | st.none(),
+    log_beta=st.floats(-6, 2),
+    tail=st.floats(0.01, 30),
+    index=st.integers(0, 1023),
+)
+def test_vectorised_kappa_and_b_are_bounds_at_any_scale(
+    log_scale: float, log_share: float | None, log_beta: float, tail: float, index: int
+) -> None:
+    """Also where Δ is of the size of σ_Z²/R and σ_Z far below R: exponents are large there, and their differences small."""
+    scale = 10**log_scale
+    delta = min(scale**2 if log_share is None else 10**log_share, 1.0)
+    threshold = float(threshold_grid(10**log_beta, 1.0)[index])
+    curve = AcceptanceCurve(threshold, 1.0, scale, tail)
+    room = 1 + 2.0**-40
+    assert float(kappas(threshold, 1.0, scale, tail, delta)) * room + 2.0**-1000 >= kappa(curve, delta)
+    assert float(acceptance_ratios(threshold, 1.0, scale, tail, delta)) * room + 2.0**-1000 >= acceptance_ratio(curve, delta)
+
+
 @pytest.mark.parametrize("case", curves(), ids=str)
 def test_probabilities_and_gain(case: tuple[float, float, float, float]) -> None:
     """log p and log(1 − p) to 1e-15·max(1, |log|) and what the rounding of (q − λ̃)/σ_Z costs; the gain to `evaluation_error`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, print_json, print_table, replacing, to_json
+from privalign.cli.output import assumptions, basis, print_json, print_table, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -149,11 +149,9 @@ def _print(study: Study) -> None:
     if "private" in study.settings:
         typer.secho(study.settings["private"], bold=True)
     print_table(tuple(_SHOWN), ([" ± ".join(_cell(key, row[key]) for key in keys) for keys in _SHOWN.values()] for row in study.rows))
-    skipped = study.settings["skipped"]
-    typer.echo(
-        f"{study.title}; left out: {skipped['prompts']} prompts with too few candidates, "
-        f"{skipped['candidates']} candidates without a reward or a grade; ε rounded up; {study.seconds:.1f} s"
-    )
+    prompts, candidates = (study.settings["skipped"][name] for name in ("prompts", "candidates"))
+    counted = f"left out: {prompts} prompts with too few candidates, {candidates} candidates without a reward or a grade"
+    typer.echo("; ".join(filter(None, (study.title, counted, basis(study.settings), f"{study.seconds:.1f} s"))))
 
 
 def _cell(name: str, value: Any) -> str:

@@ -54,6 +54,17 @@ def assumptions(sensitivity: Sensitivity) -> dict[str, Any]:
     }
 
 
+def basis(settings: Mapping[str, Any]) -> str:
+    """What the ε of a study hold for, for people, rounded up; empty where it has none."""
+    from privalign.intervals import shown as rounded_up
+
+    if "sensitivity" not in settings:
+        return ""
+    one = "delta" in settings and "total_delta" not in settings  # else each row says its own
+    delta = f" and δ = {rounded_up(settings['delta'], 4)}" if one else ""
+    return f"ε for Δ = {rounded_up(settings['sensitivity'], 4)} ({settings['sensitivity_source']}){delta}, rounded up"
+
+
 def to_json(document: Mapping[str, Any]) -> str:
     """One line of strict JSON."""
     return json.dumps(finite(document), ensure_ascii=False, allow_nan=False)

@@ -40,6 +40,8 @@ def simulate(
         chosen = Model(model)
     except ValueError:
         raise InvalidInput("--model", f"{model!r} is not a model; give one of {', '.join(Model)}") from None
+    if not out.name:
+        raise InvalidInput("--out", f"{out} is a folder; give the name of a file")
     plan = Plan(Simulation(chosen, error, spread), prompts, candidates, seed)
     meta = out.with_name(out.name + ".meta.json")
     document: dict[str, Any] = {"notice": NOTICE, "prompts": prompts, "candidates": candidates, "seed": seed}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_facts, print_json, replacing, to_json, working
+from privalign.cli.output import basis, print_facts, print_json, replacing, to_json, working
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simu
 # the columns that people see; the document has all
 _COLUMNS = {
     "composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped"),
-    "matched": ("mechanism", "queries", "epsilon_target", "lift_pp", "lift_se_pp", "recovered_percent"),
+    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent"),
     "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
     "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
     "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean"),
@@ -305,6 +305,8 @@ def _print(study: Study, out: Path | None) -> None:
     console.print(study.notice, style="bold")
     console.print(study.title)
     console.print(table)
+    if any("epsilon" in name or name.endswith("_exact") for name in columns):
+        console.print(basis(study.settings))
     if out is not None:
         console.print(f"written: {out}")
 

@@ -25,6 +25,7 @@ mechanisms = ["bon", "privitp"]
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from privalign.experiments.stages.settings import CollectSettings, GradeSettings
 from privalign.policies.protocol import Policy
 from privalign.rewards.protocol import Reward
 
+_NAME = re.compile(r"\w[\w-]*")
 KNOWN = ("run", "collect", "score", "grade", "evaluate", "policies", "rewards")
 
 
@@ -144,7 +146,7 @@ def read_recipe(path: Path) -> Recipe:
         _collect(stages["collect"]),
         _score(stages["score"]),
         _grade(stages["grade"]),
-        tuple({"name": study, **values} for study, values in _tables(path, document, "evaluate").items()),
+        _studies(path, document),
         back_ends,
     )
     if recipe.collect is not None and recipe.collect.policy is not None:
@@ -165,6 +167,18 @@ def read_back_ends(path: Path) -> BackEnds:
     return _back_ends(path, _document(path, "write one with `privalign init`"))
 
 
+def _studies(path: Path, document: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The `[evaluate.NAME]` tables; a name becomes that of a file."""
+    studies = []
+    for name, values in _tables(path, document, "evaluate").items():
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"{path}: [evaluate.{name!r}]", "is no name for a file; give letters, digits, - and _")
+        if "name" in values:
+            raise InvalidInput(f"{path}: [evaluate.{name}] name", "is said in the table's head already; leave it out")
+        studies.append({"name": name, **values})
+    return tuple(studies)
+
+
 def _back_ends(path: Path, document: Mapping[str, Any]) -> BackEnds:
     return BackEnds(path, _tables(path, document, "policies"), _tables(path, document, "rewards"))
 
@@ -175,8 +189,8 @@ def _document(path: Path, remedy: str) -> dict[str, Any]:
             return tomllib.load(stream)
     except OSError as error:
         raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); {remedy}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidFile(str(path), None, f"not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, or too deep
+        raise InvalidFile(str(path), None, f"not TOML that can be read here: {error}") from None
 
 
 def _tables(path: Path, document: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:

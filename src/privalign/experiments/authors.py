@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -65,6 +66,8 @@ def compare(
     for name in mechanisms:
         if name not in MECHANISMS:
             raise InvalidInput("--mechanisms", f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
+    if any(after <= before for before, after in pairwise((0, *n_grid))):
+        raise InvalidInput("--n-grid", f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
     if replicates < 2:
         raise InvalidInput("--replicates", f"{replicates} is too few to tell their error; give at least 2")
     if not 0 <= seed <= LARGEST_SEED:
@@ -118,25 +121,28 @@ class _Moments:
 
     def __init__(self, count: int, mean: float, squares: float, gold: float) -> None:
         self.mean, self.gold = mean, gold
-        self.deviation = math.sqrt(squares / count) if count else 0.0
+        self.deviation = math.sqrt(squares / count)
 
     @classmethod
     def of(cls, blocks: Iterable[ScoredPrompts]) -> _Moments:
         count, mean, squares, gold = 0, 0.0, 0.0, 0.0
+        lowest, highest = math.inf, -math.inf
         for block in blocks:
             fresh = len(block.rewards)
             if not fresh:
                 continue
-            centre = float(block.rewards.mean())
+            with np.errstate(over="ignore", invalid="ignore"):
+                centre = float(block.rewards.mean())
+                within = float(((block.rewards - centre) ** 2).sum())
             both = count + fresh
-            squares += float(((block.rewards - centre) ** 2).sum()) + (centre - mean) ** 2 * count * fresh / both
+            squares += within + (centre - mean) * (centre - mean) * count * fresh / both
             mean += (centre - mean) * fresh / both
             gold += (float(block.gold.mean()) - gold) * fresh / both
             count = both
-        moments = cls(count, mean, squares, gold)
-        if not moments.deviation > 0:
-            raise InvalidInput("file", "its rewards are all equal, or none is usable; z-scores need rewards that differ")
-        return moments
+            lowest, highest = min(lowest, float(block.rewards.min())), max(highest, float(block.rewards.max()))
+        if not (lowest < highest and math.isfinite(squares)):  # rounding may leave equal rewards a deviation
+            raise InvalidInput("file", "its rewards are all equal or too large, or none is usable; z-scores need rewards that differ")
+        return cls(count, mean, squares, gold)
 
 
 def _row(name: str, n: int, outcome: Floats, base: float) -> dict[str, Any]:

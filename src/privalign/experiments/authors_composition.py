@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
+from privalign.acceptance import positive
+from privalign.errors import InvalidInput
 from privalign.mechanisms.normaliser import normaliser
 
 Floats = NDArray[np.float64]
@@ -46,9 +48,17 @@ def published_loss(threshold: float, largest: float, spread: float, scale: float
 
 
 def z_scored(pools: Sequence[Floats], least: int) -> tuple[list[Floats], float]:
-    """The pools of at least `least` rewards, z-scored together, and the standard deviation that divided them."""
+    """The pools of at least `least` rewards, z-scored together, and the standard deviation that divided them.
+
+    Raises:
+        InvalidInput: there is no such pool, or the rewards are all equal.
+    """
     kept = [pool for pool in pools if len(pool) >= least]
+    if not kept:
+        raise InvalidInput("responses", f"no prompt has {least} scored candidates; give a smaller n")
     rewards = np.concatenate(kept)
+    if rewards.min() == rewards.max():  # rounding may leave them a deviation
+        raise InvalidInput("responses", "the rewards are all equal; z-scores need rewards that differ")
     mean, deviation = float(rewards.mean()), float(rewards.std())
     return [(pool - mean) / deviation for pool in kept], deviation
 
@@ -58,7 +68,11 @@ def authors_stream(pools: Sequence[Floats], noise: float, *, n: int, beta: float
 
     Args:
         pools: z-scored rewards, at least n a prompt. noise: σ, in z-scored units (σ_X = σ/2; phase 2 gets σ).
+
+    Raises:
+        InvalidInput: σ is not a finite number above 0.
     """
+    positive("sigma", noise)
     rng = np.random.default_rng(seed)
     left, worst, halts = epsilon, 0.0, []
     for cost, at_most, halt in _queries([pools[i] for i in rng.permutation(len(pools))], noise, n, beta, rng):

@@ -28,6 +28,7 @@ from privalign.accounting.gumbel import privbon_epsilon
 from privalign.events import FALLBACK, Composed
 from privalign.experiments.halting import Pools, halt_of, simulate
 from privalign.experiments.study import Study
+from privalign.intervals import shown
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import Sensitivity
@@ -80,7 +81,7 @@ def budgets(
         "prompts": len(data),
         "sigma_unit": "reward",
     }
-    title = f"Budget of one query at δ = {settings.delta:g}, n = {settings.n}: published and corrected"
+    title = f"Budget of one query at δ = {shown(settings.delta)}, n = {settings.n}: published and corrected"
     rows = []
     for done, sigma in enumerate(sigmas):
         progress(done, len(sigmas))

@@ -24,6 +24,7 @@ from privalign.experiments.authors_composition import authors_stream, z_scored
 from privalign.experiments.halting import Pools, halt_of, simulate
 from privalign.experiments.streams import min_debit
 from privalign.experiments.study import Study
+from privalign.intervals import shown
 from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import Sensitivity
 
@@ -108,8 +109,8 @@ def composition(
         "sigma_unit": "reward",
         "stream": "the prompts in a random order per seed, repeated cyclically; candidates drawn with replacement",
     }
-    known = f"Δ = {sensitivity.delta:.4g} of a range of {sensitivity.width:.4g}"
-    title = f"Queries answered by ε = {settings.epsilon:g}, δ = {settings.delta:g} ({known})"
+    known = f"Δ = {shown(sensitivity.delta, 4)} of a range of {sensitivity.width:.4g}"
+    title = f"Queries answered by ε = {shown(settings.epsilon)}, δ = {shown(settings.delta)} ({known})"
     return Study("composition", title, stated, rows, time.perf_counter() - started)
 
 
@@ -155,7 +156,7 @@ def authors_composition(
         "sigma_unit": "z-score",
         "reward_sd": deviation,
         "stream": "a random permutation of the prompts per seed, none used twice",
-        "guarantee": "none: range and Δ are read from the rewards, δ is not stated, the fallback is not charged",
+        "guarantee": "none: range and Δ are read from the rewards, δ is not stated, the fallback is charged as an acceptance",
     }
     return Study(
         "composition",

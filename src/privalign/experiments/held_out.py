@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
-from privalign.experiments.outcomes import Outcomes
+from privalign.experiments.outcomes import Outcomes, error_of_mean
 from privalign.mechanisms.protocol import Mechanism
 
 Floats = NDArray[np.float64]
@@ -63,13 +62,13 @@ class Measured:
     def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
         """Lift as a percentage of the skyline's, with a standard error over prompts (delta method on pairs).
 
-        None where the skyline does not lift the reward: there is nothing to recover.
+        None where the skyline does not lift the reward: there is nothing to recover. The error is NaN for a single prompt.
         """
         lifts, most = self._lifts(self.reporting, mechanism), self._lifts(self.reporting, skyline)
         if most.mean() <= 0:
             return {"recovered_percent": None, "recovered_se_percent": None}
         ratio = lifts.mean() / most.mean()
-        error = np.std(lifts - ratio * most) / math.sqrt(len(lifts)) / most.mean()
+        error = error_of_mean(lifts - ratio * most) / most.mean()
         return {"recovered_percent": float(100 * ratio), "recovered_se_percent": float(100 * error)}
 
     def _lifts(self, outcomes: Outcomes, mechanism: Mechanism) -> Floats:

@@ -398,13 +398,17 @@ def thresholds_with(offsets: Counts, q: Floats, ns: Counts, beta: float, replica
 
 @_compiled
 def _rounds(accept: float, cap: int) -> tuple[float, float]:
-    """E[rounds] = Σ_{t<cap} (1 − a)^t and P[none accepted] = (1 − a)^cap of i.i.d. rounds."""
-    if accept <= 0.0:
-        return float(cap), 1.0
-    if accept >= 1.0:
-        return 1.0, 0.0
-    some = -math.expm1(cap * math.log1p(-accept))
-    return some / accept, 1.0 - some
+    """E[rounds] = Σ_{t<cap} (1 − a)^t and P[none accepted] = (1 − a)^cap of i.i.d. rounds, by doubling: no logarithm, no division."""
+    rounds, none = 0.0, 1.0
+    some, reject = 1.0, min(max(1.0 - accept, 0.0), 1.0)  # the same of 1, 2, 4, … rounds
+    while cap > 0:
+        if cap & 1:
+            rounds += none * some
+            none *= reject
+        some *= 1.0 + reject
+        reject *= reject
+        cap >>= 1
+    return rounds, none
 
 
 @_compiled
@@ -794,10 +798,9 @@ def _noisy_acceptance(
         reward, row = np.float32(batch[i] - threshold), normals[(i + 1) * draws : (i + 2) * draws]
         total = _NOUGHT
         for s in range(draws):
-            weight = (reward + spread * row[s] - shift[s]) * highest[s]
-            weight = weight if weight > _NOUGHT else _NOUGHT
-            total += weight if weight < _ONE else _ONE
-        accept[i] = total / draws
+            above = reward + spread * row[s] - shift[s]
+            total += (above if above > _NOUGHT else _NOUGHT) * highest[s]
+        accept[i] = min(float(total) / draws, 1.0)  # no term is above 1, but by rounding: `highest` is at least each of them
 
 
 @_compiled

@@ -21,6 +21,7 @@ from privalign.experiments.matching import Budget, Matched, estimated_scale, mat
 from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
+from privalign.intervals import shown
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
@@ -152,7 +153,7 @@ def matched(
         "skipped": final.reporting.skipped,
         "chosen_on_rewards": "β, σ_X/σ_Z, cap and multiple come from the rewards of the tuning prompts: not settings of a private release",
     }
-    title = f"Utility at equal privacy, n = {n} (Δ = {sensitivity.delta:.4g} of a range of {sensitivity.width:.4g})"
+    title = f"Utility at equal privacy, n = {n} (Δ = {shown(sensitivity.delta, 4)} of a range of {sensitivity.width:.4g})"
     return Study("matched", title, stated, rows, time.perf_counter() - started)
 
 

@@ -93,9 +93,9 @@ class Outcomes:
             lift = 100 * (self.true[m] - self.base)
             row = {
                 "true_mean": self.true[m].mean(),
-                "true_se": _error_of_mean(self.true[m]),
+                "true_se": error_of_mean(self.true[m]),
                 "lift_pp": lift.mean(),
-                "lift_se_pp": _error_of_mean(lift),
+                "lift_se_pp": error_of_mean(lift),
                 "mc_se_pp": 100 * math.sqrt(self.true_variance[m].sum()) / prompts,
                 "proxy_mean": self.proxy[m].mean(),
                 "win_rate": self.win_rate[m].mean(),
@@ -354,7 +354,7 @@ def _padded(payoffs: Floats) -> Floats:
     return np.concatenate([payoffs, np.zeros_like(payoffs)], axis=2)
 
 
-def _error_of_mean(values: Floats) -> float:
+def error_of_mean(values: Floats) -> float:
     """The sample standard deviation over √P; NaN for a single prompt."""
     return float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
 

@@ -7,6 +7,7 @@ finite reward or without a finite gold score is left out and counted; it never c
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privalign.errors import InvalidFile, MissingDependency
+from privalign.experiments.stages.shards import MANIFEST
 from privalign.policies.recorded import Place, records
 
 Floats = NDArray[np.float64]
@@ -84,7 +86,8 @@ def read_scored(path: Path, reward: str = "proxy_reward", *, block: int = BLOCK)
         block: how many candidates to gather before a block is handed on; prompts are never split.
 
     Raises:
-        InvalidFile: unreadable, malformed, without records, ungraded, or a prompt_id that comes back.
+        InvalidFile: unreadable, malformed, without records, of a stage that is not finished, ungraded, a gold score outside
+            [0, 1], a prompt_id that is null or comes back.
         MissingDependency: Parquet without pyarrow installed.
     """
     shards = _shards(path)
@@ -136,12 +139,22 @@ def _shards(path: Path) -> list[Path] | None:
         shards = sorted(path.glob("*.parquet"))
         if not shards:
             raise Place(path).flaw("a folder without *.parquet files; give the folder that `score` and `grade` wrote")
+        if len(shards) < _planned(path):
+            raise Place(path).flaw(f"holds {len(shards)} of {_planned(path)} shards; run the stage that writes it again, it resumes")
         return shards
     try:
         with path.open("rb") as file:
             return [path] if file.read(4) == b"PAR1" else None
     except OSError as error:
         raise Place(path).flaw(f"cannot be read ({error.strerror}); give a file of scored candidates") from None
+
+
+def _planned(folder: Path) -> int:
+    """How many shards the stage that writes the folder sets out to make; 0 where no stage does."""
+    try:
+        return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["shards"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 def _json_prompts(path: Path, reward: str) -> Iterator[Run]:
@@ -156,7 +169,7 @@ def _json_prompts(path: Path, reward: str) -> Iterator[Run]:
                 if not isinstance(response, dict) or key not in response:
                     raise place.flaw(f"'{key}' of response {number} is missing; give {shape}")
                 column.append(_number(place, key, response[key]))
-        yield True, np.array(columns[0]), np.array(columns[1])
+        yield True, np.array(columns[0]), _graded(place, np.array(columns[1]))
 
 
 def _number(place: Place, key: str, value: Any) -> float:
@@ -169,6 +182,13 @@ def _number(place: Place, key: str, value: Any) -> float:
         return float(value)
     except OverflowError:  # a whole number with hundreds of digits
         return math.inf
+
+
+def _graded(place: Place, gold: Floats) -> Floats:
+    """The gold scores, where none of them lies outside [0, 1]."""
+    if (np.isfinite(gold) & (np.abs(gold - 0.5) > 0.5)).any():
+        raise place.flaw("an is_correct lies outside [0, 1]; give 0 or 1, or a gold score that is brought to [0, 1]")
+    return gold
 
 
 def _parquet_runs(shards: list[Path], reward: str) -> Iterator[Run]:
@@ -186,9 +206,7 @@ def _parquet_runs(shards: list[Path], reward: str) -> Iterator[Run]:
         place = Place(shard)
         try:
             with pq.ParquetFile(shard, buffer_size=1 << 20, pre_buffer=False) as table:
-                for column in columns:
-                    if column not in table.schema_arrow.names:
-                        raise place.flaw(f"column '{column}' is missing; give one row per candidate with {', '.join(columns)}")
+                _check_columns(place, table.schema_arrow, columns)
                 for batch in table.iter_batches(_ROWS, columns=columns, use_threads=False):
                     if not batch.num_rows:
                         continue
@@ -196,6 +214,9 @@ def _parquet_runs(shards: list[Path], reward: str) -> Iterator[Run]:
                         pc.cast(batch.column(name), pa.float64(), safe=False).to_numpy(zero_copy_only=False) for name in columns[1:]
                     )
                     ids = batch.column("prompt_id")
+                    if ids.null_count:
+                        raise place.flaw("a prompt_id is null; number the prompts")
+                    _graded(place, grades)
                     runs = pc.run_end_encode(ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids)
                     start = 0
                     for prompt_id, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -210,4 +231,19 @@ def _parquet_runs(shards: list[Path], reward: str) -> Iterator[Run]:
         except InvalidFile:
             raise
         except (pa.ArrowException, OSError, ValueError):  # what pyarrow says may quote a value
-            raise place.flaw("damaged Parquet, or columns that are not numbers; write the file again") from None
+            raise place.flaw("damaged Parquet; write the file again") from None
+
+
+def _check_columns(place: Place, schema: Any, columns: list[str]) -> None:
+    """Refuses a schema without the prompt_id and the columns of numbers."""
+    from pyarrow import types
+
+    for column in columns:
+        if column not in schema.names:
+            raise place.flaw(f"column '{column}' is missing; give one row per candidate with {', '.join(columns)}")
+        kind = schema.types[schema.names.index(column)]
+        numbers = any(is_kind(kind) for is_kind in (types.is_floating, types.is_integer, types.is_boolean, types.is_decimal, types.is_null))
+        if column != columns[0] and not numbers:
+            raise place.flaw(f"column '{column}' is of type {kind}, which is no number; score or grade the candidates again")
+        if column == columns[0] and types.is_nested(kind):
+            raise place.flaw(f"column '{column}' is of type {kind}; give one number or text for each prompt")

@@ -81,7 +81,14 @@ def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: P
     values = {name: _READERS[name](name, value) for name, value in given.items()}
     skipped = sum(block.skipped for block in source.blocks)
     study = run(source, values, progress)
-    return replace(study, settings={**study.settings, "skipped_candidates": skipped})
+    stated = {**study.settings, "skipped_candidates": skipped}
+    if "sensitivity" in stated:  # what Δ holds for is said wherever Δ is
+        relation = source.sensitivity.relation
+        stated |= {
+            "relation": None if relation is None else relation.value,
+            "records_per_person": source.sensitivity.records_per_person,
+        }
+    return replace(study, settings=stated)
 
 
 def run_studies(tables: Sequence[Mapping[str, Any]], path: Path, progress: Callable[[str, int, int], None]) -> Iterator[tuple[str, Study]]:
@@ -121,7 +128,12 @@ def _comparison(source: Source, given: dict[str, Any], progress: Progress) -> St
 
 def _composition(source: Source, given: dict[str, Any], progress: Progress) -> Study:
     protocol = _protocol(given)
-    sigmas, delta = _needed(given, "sigmas"), given.pop("total_delta", None)
+    sigmas = _needed(given, "sigmas")
+    if protocol == "authors":
+        for name in ("total_delta", "most", "order"):
+            if name in given:
+                raise InvalidInput(_option(name), "protocol authors has no such setting; leave it out")
+    delta = given.pop("total_delta", None)
     settings = CompositionSettings(**given, **({} if delta is None else {"delta": delta}))
     if protocol == "authors":
         return authors_composition(source.pools, sigmas, settings, progress)

@@ -56,5 +56,5 @@ def read_study(path: Path) -> Study:
         return Study(document["study"], document["title"], document["settings"], document["rows"], document["seconds"], document["notice"])
     except OSError as error:
         raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InvalidFile(str(path), None, f"not a study's document; {remedy}") from None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from privalign.acceptance import default_tail
-from privalign.experiments.outcomes import measure
+from privalign.experiments.outcomes import error_of_mean, measure
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
 from privalign.mechanisms.bon import BoN
@@ -66,8 +63,8 @@ def win_rates(
             seed=settings.seed,
             workers=settings.workers,
         )
-        errors = np.std(outcomes.gold_win_rate, axis=1) / math.sqrt(len(outcomes.base))
-        rows += [row | {"gold_win_rate_se": float(error)} for row, error in zip(outcomes.rows(), errors, strict=True)]
+        for row, rates in zip(outcomes.rows(), outcomes.gold_win_rate, strict=True):
+            rows.append(row | {"gold_win_rate_se": error_of_mean(rates)})
         skipped = outcomes.skipped
     stated = {
         **asdict(settings),

@@ -220,8 +220,9 @@ def test_unequal_counts_and_a_candidate_that_cannot_be_scored(uneven: Path, tmp_
     gold = GradeSettings("reward", reward="length", range=(0.2, 1.2))
     run_grade(gold, tmp_path / "scored", None, tmp_path / "gold", LocalEngine())
     assert rows(tmp_path / "gold").column("is_correct").to_pylist() == pytest.approx([0.7, 0.7, None, 1.0, 0.7, 0.0])
-    with pytest.raises(InvalidInput, match="no column 'other'"):
-        run_grade(GradeSettings("reward", reward="other", range=(0.0, 1.0)), tmp_path / "scored", None, tmp_path / "x", LocalEngine())
+    for column in ("other", "text", "prompt_id"):
+        with pytest.raises(InvalidInput, match=f"no column '{column}' of scores"):
+            run_grade(GradeSettings("reward", reward=column, range=(0.0, 1.0)), tmp_path / "scored", None, tmp_path / "x", LocalEngine())
 
 
 def test_letters(uneven: Path, tmp_path: Path) -> None:

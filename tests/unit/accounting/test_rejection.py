@@ -151,7 +151,6 @@ def test_the_worst_threshold_is_found_without_pricing_all(seed: int) -> None:
     assert plain * (1 - 1e-15) <= rejection.worst_case_epsilon(rounds) <= plain
 
 
-
 @settings(max_examples=50, deadline=None)
 @given(
     share=st.floats(1e-4, 1),

@@ -141,3 +141,21 @@ def test_an_ensemble_finds_its_members(tmp_path: Path) -> None:
     lonely = read_back_ends(recipe(tmp_path, text.replace('"a", "b"', '"a", "c"'))).reward("all", "--reward")
     with pytest.raises(InvalidInput, match=r"\[rewards\.all\] members"):
         lonely()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[evaluate."../../elsewhere"]\nkind = "budget"\n', "is no name for a file"),
+        ('[evaluate.""]\nkind = "budget"\n', "is no name for a file"),
+        ('[evaluate.x]\nname = "../../elsewhere"\n', "name: is said in the table's head already"),
+        ("[run]\nname = " + "9" * 6000 + "\n", "not TOML"),
+        ("x = " + "[" * 5000 + "]" * 5000 + "\n", "not TOML"),
+    ],
+    ids=["outside", "empty", "twice", "digits", "deep"],
+)
+def test_a_hostile_recipe_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text(text)
+    with pytest.raises((InvalidFile, InvalidInput), match=said):
+        read_recipe(file)

@@ -72,7 +72,7 @@ def test_win_rates() -> None:
     outcomes = measure([block], [PrivBoN(8, 0.2)], UNIT, WHOLE)
     row = study.rows[5]
     assert row["gold_win_rate"] == pytest.approx(float(outcomes.gold_win_rate.mean()))
-    assert row["gold_win_rate_se"] == pytest.approx(float(outcomes.gold_win_rate.std()) / math.sqrt(20))
+    assert row["gold_win_rate_se"] == pytest.approx(float(outcomes.gold_win_rate.std(ddof=1)) / math.sqrt(20))
     assert all(0.5 < row["gold_win_rate"] < 1 for row in study.rows)
 
 

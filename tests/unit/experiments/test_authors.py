@@ -62,10 +62,14 @@ def test_what_cannot_be_compared_is_named() -> None:
     block = prompts()
     with pytest.raises(InvalidInput, match="no prompt has the 11 usable candidates"):
         compare(lambda: [block], (1, 11))
-    with pytest.raises(InvalidInput, match="rewards are all equal"):
-        compare(lambda: [ScoredPrompts(block.offsets, np.ones(30), block.gold)], (1,))
+    for rewards in (np.ones(30), np.full(30, 0.3), np.resize([1e308, -1e308], 30)):  # the mean of 0.3 is not quite 0.3
+        with pytest.raises(InvalidInput, match="rewards are all equal or too large"):
+            compare(lambda rewards=rewards: [ScoredPrompts(block.offsets, rewards, block.gold)], (1,))  # type: ignore[misc]
     with pytest.raises(InvalidInput, match="'base' is not one of bon, privbon, itp, privitp"):
         compare(lambda: [block], (1,), mechanisms=["base"])
+    for sizes in ((2, 1), (1, 1), (0, 1)):  # the kernel's scratch has the size of the last one
+        with pytest.raises(InvalidInput, match="does not rise from at least 1"):
+            compare(lambda: [block], sizes)
     with pytest.raises(InvalidInput, match="--beta: 0"):
         compare(lambda: [block], (1,), beta=0)
 

@@ -167,3 +167,18 @@ def test_authors_accounting_agrees_with_their_script() -> None:
         error = math.hypot(ours["answered_sd"], answered_sd) / math.sqrt(10)
         assert abs(ours["answered_mean"] - answered_mean) <= 3 * error, sigma
         assert abs(rows[sigma, "basic"]["answered_mean"] - basic) <= max(0.5, 0.25 * basic)
+
+
+@pytest.mark.parametrize(
+    ("pools", "sigma", "said"),
+    [
+        ([], 0.5, "no prompt has 16 scored candidates"),
+        ([np.zeros(3)], 0.5, "no prompt has 16 scored candidates"),
+        ([np.full(20, 0.3)], 0.5, "rewards are all equal"),
+        ([np.arange(20.0)], -0.5, "sigma: -0.5 is not"),
+        ([np.arange(20.0)], 0.0, "sigma: 0.0 is not"),
+    ],
+)
+def test_what_the_authors_accounting_cannot_use_is_named(pools: list[np.ndarray], sigma: float, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        authors_composition(pools, [sigma], CompositionSettings(seeds=1))

@@ -235,6 +235,23 @@ def test_rounds_without_replacement() -> None:
     within(computed, enumerated(lambda r: expectations.privitp(rule, r, 1.0), 5, without_replacement))
 
 
+def test_rounds_without_replacement_on_equal_rewards_are_exact() -> None:
+    """Then no draw matters, and λ̃, the acceptance probability, the halting time and the cost are known to the last digit."""
+    q, payoffs, means = pool(np.full(6, 0.6), np.full(6, 0.3))
+    grid, prices = threshold_grid(0.1, 1.0), np.random.default_rng(0).random((1024, 2))
+    point = int(np.rint((0.5 + 0.07 + 0.1) * 1023))
+    computed = kernels.rounds_without(
+        np.array([0, 6]), q, payoffs, means, 2, 3, 0.1, 1.0, 0.2, 1.6, np.full((1, 5), 0.07), grid, prices, 5, 3, ONE
+    )[0, 0]
+    reject = -np.expm1(log_accept(0.6, grid[point], 1.0, 0.2, 3.0))
+    none, halting = reject**3, 1 + reject + reject**2
+    kappa, last = prices[point]
+    assert computed[kernels.GOLD] == pytest.approx(0.3, rel=1e-13)
+    assert computed[kernels.FALLBACK] == pytest.approx(none, rel=1e-12)
+    assert computed[kernels.HALTING] == pytest.approx(halting, rel=1e-12)
+    assert computed[kernels.COST] == pytest.approx(kappa * (halting - 1 + none) + last * (1 - none), rel=1e-12)
+
+
 def test_streams_of_prompts_and_replicates_differ_and_draws_are_nested() -> None:
     states = {int(kernels.stream(seed, prompt, replicate)) for seed in range(5) for prompt in range(20) for replicate in range(20)}
     assert len(states) == 2000
@@ -263,3 +280,17 @@ def test_the_authors_rounds_are_sequential_on_one_pool() -> None:
         laws = [sequential_law(np.log(accept[order]), np.log1p(-accept[order])) for order in orders]
     exact = np.mean([law @ gold[order] + none * base[0] for (law, none), order in zip(laws, orders, strict=True)])
     assert abs(computed[1, 0] - exact) < 6 * math.sqrt(computed[1, kernels.VARIANCE]) + 1e-12
+
+
+def test_the_authors_fallback_earns_the_base_and_one_candidate_is_taken_half_the_time() -> None:
+    """n = 1: λ = r − β, so PrivITP accepts with Φ(β/σ√2), 150 draws of noise in each of 2,000 replicates; seven deviations."""
+    beta, sigma, normals = 0.05, 0.5, np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)
+    q, payoffs, _ = kernels.prepare(np.array([0, 4]), np.array([0.1, 0.9, 0.4, 1.6]), np.full(4, 0.75), 0.1, 1.6, 1.5)
+    base = np.array([0.25, 0.0, 0.5, 0.5])
+    computed = kernels.authors_comparison(
+        np.array([0, 4]), q, payoffs, base, np.array([1, 3]), 1.0, beta, sigma, normals, 150, 2000, 0, ONE
+    )[2, :, 0]
+    accept = 0.5 * (1 + math.erf(beta / sigma / 2))
+    assert abs(computed[0, kernels.FALLBACK] - (1 - accept)) < 7 * 0.5 / math.sqrt(150 * 2000)
+    assert computed[:, kernels.GOLD] == pytest.approx(0.75 - 0.5 * computed[:, kernels.FALLBACK], rel=1e-12)
+    assert computed[0, kernels.HALTING] == 1

@@ -119,6 +119,8 @@ def test_a_long_file_is_streamed(tmp_path: Path) -> None:
         ('{"responses": [{"proxy_reward": 1}]}', "'is_correct' of response 1 is missing"),
         ('{"responses": [{"proxy_reward": "1", "is_correct": 1}]}', "a proxy_reward is neither a number nor null"),
         ('{"responses": [7]}', "'proxy_reward' of response 1 is missing"),
+        ('{"responses": [{"proxy_reward": 1, "is_correct": 1.5}]}', "line 1: an is_correct lies outside"),
+        ('{"responses": [{"proxy_reward": null, "is_correct": -1}]}', "line 1: an is_correct lies outside"),
     ],
 )
 def test_bad_records_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -138,9 +140,20 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(InvalidFile, match="damaged Parquet"):
         list(read_scored(path))
-    pq.write_table(table().set_column(3, "is_correct", pa.array(["yes"] * 9)), path)
-    with pytest.raises(InvalidFile, match="columns that are not numbers"):
-        list(read_scored(path))
+    for column, values, message in (
+        ("is_correct", pa.array(["1"] * 9), "'is_correct' is of type string, which is no number"),
+        ("is_correct", pa.array([1.0] * 8 + [2.0]), "an is_correct lies outside"),
+        ("proxy_reward", pa.array(["0.5"] * 9), "'proxy_reward' is of type string"),
+        ("proxy_reward", pa.array([[0.5]] * 9), "'proxy_reward' is of type list"),
+        ("proxy_reward", pa.array([0] * 9, pa.timestamp("s")), "'proxy_reward' is of type timestamp"),
+        ("prompt_id", pa.array([[0]] * 9), "'prompt_id' is of type list"),
+        ("prompt_id", pa.array([{"a": 0}] * 9), "'prompt_id' is of type struct"),
+        ("prompt_id", pa.array([0] * 8 + [None]), "a prompt_id is null"),
+    ):
+        good = table()
+        pq.write_table(good.set_column(good.column_names.index(column), column, values), path)
+        with pytest.raises(InvalidFile, match=message):
+            list(read_scored(path))
     pq.write_table(table().slice(0, 0), path)
     with pytest.raises(InvalidFile, match="no records"):
         list(read_scored(path))
@@ -149,6 +162,15 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
         list(read_scored(tmp_path / "folder"))
     with pytest.raises(InvalidFile, match="cannot be read"):
         list(read_scored(tmp_path / "nowhere"))
+
+
+def test_a_stage_that_was_cut_off_is_not_evaluated(tmp_path: Path) -> None:
+    folder = write(tmp_path, "shards")
+    (folder / "manifest.json").write_text('{"stage": "grade", "shards": 4}')
+    with pytest.raises(InvalidFile, match="holds 3 of 4 shards; run the stage"):
+        list(read_scored(folder))
+    (folder / "manifest.json").write_text('{"stage": "grade", "shards": 3}')
+    assert join(read_scored(folder)).prompts == 4
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())

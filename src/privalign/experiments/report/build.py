@@ -182,7 +182,10 @@ def _checked(path: Path) -> Study:
     for number, row in enumerate(study.rows, start=1):
         if not isinstance(row, dict):
             raise InvalidFile(str(path), None, f"row {number} is no record; give a file that `privalign evaluate --out` or a study wrote")
-    return Study(**{field.name: _cleaned(getattr(study, field.name)) for field in fields(study)})
+    try:
+        return Study(**{field.name: _cleaned(getattr(study, field.name)) for field in fields(study)})
+    except RecursionError:
+        raise InvalidFile(str(path), None, "nested too deep; give a file that `privalign evaluate --out` or a study wrote") from None
 
 
 def _cleaned(value: Any) -> Any:

@@ -153,7 +153,7 @@ def described(panel: Panel, drawn: Sequence[Line]) -> str:
 
     def at(point: Point) -> str:
         height = wording.number(point.y, panel.y.key)
-        return f"{height} throughout" if point.is_level else f"{height} at {wording.number(point.x)}"
+        return f"{height} throughout" if point.is_level else f"{height} at {wording.number(point.x, panel.x.key)}"
 
     sentences = [f"{panel.y.label} against {panel.x.label}."]
     for line in drawn:

@@ -49,13 +49,16 @@ class GradeJob:
         """Refuses a folder that lacks what this kind needs.
 
         Raises:
-            InvalidInput: graded already, no such reward column, or prompts without a right answer.
+            InvalidInput: graded already, no such reward column of numbers, or prompts without a right answer.
         """
+        from pyarrow import types
+
         table = self.source.table(0)
         if COLUMN in table.column_names:
             raise InvalidInput("--from", f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
-        if self.settings.reward is not None and self.settings.reward not in table.column_names:
-            raise InvalidInput("reward", f"{self.source.path} has no column '{self.settings.reward}'; score it with that reward first")
+        reward = self.settings.reward
+        if reward is not None and not (reward in table.column_names and types.is_floating(table.schema.field(reward).type)):
+            raise InvalidInput("reward", f"{self.source.path} has no column '{reward}' of scores; score it with that reward first")
         golds = table.column("gt_answer")
         if self.settings.kind in ("math", "letter") and golds.null_count == len(golds):
             raise InvalidInput("kind", f"{self.settings.kind} needs prompts with a gt_answer, {self.source.path} has none; use a judge")

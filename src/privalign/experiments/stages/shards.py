@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST = "manifest.json"
+COLUMNS = ("prompt_id", "prompt", "gt_answer", "text")  # of the shards of every stage
 LIBRARIES = ("numpy", "pyarrow", "datasets", "math-verify", "sympy", "torch", "transformers", "xllamacpp", "httpx", "ray", "vllm")
 
 
@@ -58,10 +59,15 @@ class Shards:
 
     @classmethod
     def _of(cls, path: Path, manifest: Mapping[str, Any]) -> Shards:
-        try:
-            return cls(path, manifest["id"], manifest["stage"], manifest["prompts"], manifest["shards"])
-        except KeyError as error:
-            raise InvalidFile(str(path / MANIFEST), None, f"{error} is missing; start anew in another folder") from None
+        for name, kind in (("id", str), ("stage", str), ("prompts", int), ("shards", int)):
+            if not isinstance(manifest.get(name), kind):
+                raise InvalidFile(str(path / MANIFEST), None, f"'{name}' is missing or wrong; start anew in another folder")
+        folder = cls(path, manifest["id"], manifest["stage"], manifest["prompts"], manifest["shards"])
+        if not 1 <= folder.shards <= folder.prompts:
+            raise InvalidFile(
+                str(path / MANIFEST), None, f"{folder.shards} shards of {folder.prompts} prompts cannot be; start anew in another folder"
+            )
+        return folder
 
     def file(self, number: int) -> Path:
         """Where a shard is, or will be."""
@@ -75,24 +81,31 @@ class Shards:
         """One shard, one row a candidate, the rows of a prompt next to each other.
 
         Raises:
-            InvalidFile: it cannot be read.
+            InvalidFile: it cannot be read, or lacks a column that every stage writes.
         """
         parquet = _parquet()
-        try:
-            return parquet.read_table(self.file(number), partitioning=None)
-        except (OSError, ValueError):  # pyarrow's errors are ValueErrors
-            raise InvalidFile(str(self.file(number)), None, "damaged; remove it and run the stage again, it resumes") from None
+        with self._reading(number):
+            table = parquet.read_table(self.file(number), partitioning=None)
+        for name in COLUMNS:
+            if name not in table.column_names:
+                raise InvalidFile(str(self.file(number)), None, f"column '{name}' is missing; give a folder that a stage wrote")
+        return table
 
     def write(self, number: int, content: bytes) -> None:
         """Puts a shard in its place, whole or not at all."""
         _write(self.file(number), content)
 
     def counts(self, *columns: str) -> tuple[int, dict[str, int]]:
-        """Candidates, and how many of each column are null, from the shards' footers."""
+        """Candidates, and how many of each column are null, from the shards' footers.
+
+        Raises:
+            InvalidFile: as `table`.
+        """
         parquet = _parquet()
         rows, nulls = 0, dict.fromkeys(columns, 0)
         for number in range(self.shards):
-            footer = parquet.read_metadata(self.file(number))
+            with self._reading(number):
+                footer = parquet.read_metadata(self.file(number))
             rows += footer.num_rows
             for group in range(footer.num_row_groups):
                 for place in range(footer.num_columns):
@@ -100,6 +113,14 @@ class Shards:
                     if column.path_in_schema in nulls:
                         nulls[column.path_in_schema] += column.statistics.null_count
         return rows, nulls
+
+    @contextlib.contextmanager
+    def _reading(self, number: int) -> Iterator[None]:
+        """Turns what pyarrow raises into one line about the shard."""
+        try:
+            yield
+        except (OSError, ValueError):  # pyarrow's errors are ValueErrors
+            raise InvalidFile(str(self.file(number)), None, "damaged; remove it and run the stage again, it resumes") from None
 
 
 @contextlib.contextmanager
@@ -168,7 +189,7 @@ def _manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidFile(str(file), None, f"cannot be read ({error.strerror}); give a folder that a stage wrote") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
         raise InvalidFile(str(file), None, "is no manifest; give a folder that a stage wrote")

@@ -188,3 +188,12 @@ def test_folders_and_files_without_a_study(tmp_path: Path) -> None:
         build.read_studies([tmp_path])
     with pytest.raises(InvalidFile, match="cannot be read"):
         build.read_studies([tmp_path / "none.json"])
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_a_document_nested_too_deep_is_one_line(tmp_path: Path, depth: int) -> None:
+    file = tmp_path / "study.json"
+    nested = "[" * depth + "]" * depth
+    file.write_text(f'{{"study": "x", "title": "t", "notice": "n", "rows": [], "settings": {{"a": {nested}}}, "seconds": 1}}')
+    with pytest.raises(InvalidFile, match=r"nested too deep|not a study"):
+        build.read_studies([file])

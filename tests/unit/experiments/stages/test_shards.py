@@ -12,7 +12,9 @@ import pytest
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.experiments.stages.shards import MANIFEST, Shards, to_parquet, working_on
 
-TABLE = pa.table({"prompt_id": [0, 0, 1], "reward": [0.5, None, 1.0]})
+TABLE = pa.table(
+    {"prompt_id": [0, 0, 1], "prompt": ["a", "a", "b"], "gt_answer": ["1", "1", None], "text": ["1", "2", "3"], "reward": [0.5, None, 1.0]}
+)
 
 
 def work(path: Path, numbers: tuple[int, ...] = (), shards: int = 2, **settings: Any) -> Shards:
@@ -112,4 +114,47 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_equal_tables_have_equal_bytes() -> None:
-    assert to_parquet(TABLE) == to_parquet(pa.table({"prompt_id": [0, 0, 1], "reward": [0.5, None, 1.0]}))
+    assert to_parquet(TABLE) == to_parquet(pa.table(TABLE.to_pydict()))
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("id", None),
+        ("stage", 5),
+        ("prompts", "3"),
+        ("shards", "2"),
+        ("shards", -1),
+        ("shards", 0),
+        ("shards", 10**9),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_one_line(tmp_path: Path, member: str, value: Any) -> None:
+    work(tmp_path, (0, 1))
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps({**manifest, member: value}))
+    with pytest.raises(InvalidFile, match=member):
+        Shards.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"id": '])
+def test_a_file_that_is_no_manifest_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(InvalidFile, match="no manifest"):
+        Shards.read(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["prompt_id", "prompt", "gt_answer", "text"])
+def test_a_shard_without_a_column_of_every_stage_is_one_line(tmp_path: Path, column: str) -> None:
+    folder = work(tmp_path, (0, 1))
+    folder.write(1, to_parquet(TABLE.drop_columns([column])))
+    with pytest.raises(InvalidFile, match=f"part-00001.parquet: column '{column}' is missing"):
+        folder.table(1)
+
+
+def test_a_damaged_shard_is_one_line_wherever_it_is_read(tmp_path: Path) -> None:
+    folder = work(tmp_path, (0, 1))
+    folder.file(1).write_bytes(folder.file(1).read_bytes()[:-20])
+    for read in (lambda: folder.table(1), lambda: folder.counts("reward")):
+        with pytest.raises(InvalidFile, match=r"part-00001.parquet: damaged"):
+            read()
