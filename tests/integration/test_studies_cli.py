@@ -82,7 +82,19 @@ def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), run / "grade" / "part-00000.parquet")
     result = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
     assert [study["name"] for study in json.loads(result.stdout)["studies"]] == ["table-6", "comparison"]
-    assert json.loads((run / "studies" / "comparison.json").read_text())["study"] == "comparison"
+    comparison, table_6 = run / "studies" / "comparison.json", run / "studies" / "table-6.json"
+    assert json.loads(comparison.read_text())["study"] == "comparison"
+    recipe.write_text(recipe.read_text().replace("n_grid = [2]", "n_grid = [2, 3]"))
+    table_6.write_text(table_6.read_text()[:100])
+    again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["resumed"] == 0  # another table, and a damaged document
+    stamps = {path: path.stat().st_mtime_ns for path in (comparison, table_6)}
+    again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["resumed"] == 2
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    pq.write_table(pa.Table.from_pylist(rows[:-4]), run / "grade" / "part-00000.parquet")
+    again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["resumed"] == 0  # other candidates
     recipe.write_text("")
     with pytest.raises(InvalidInput, match="no study in it"):
         CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)

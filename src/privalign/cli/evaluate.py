@@ -50,8 +50,9 @@ def evaluate(
         str, typer.Option("--protocol", help="authors: z-scores, one pool, not private mechanisms.", metavar="faithful|authors")
     ] = "faithful",
     draw: Annotated[
-        str, typer.Option("--draw", help="Draws from a prompt's candidates: with or without replacement.", metavar="with|without")
-    ] = "with",
+        str | None,
+        typer.Option("--draw", help="Draws from a prompt's candidates: with (default) or without replacement.", metavar="with|without"),
+    ] = None,
     replicates: Annotated[int, typer.Option("--replicates", help="Random draws a prompt where there is no closed form.")] = 50,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Threads. Default: one a processor. Rows do not depend on it.", show_default=False)
@@ -89,8 +90,10 @@ def evaluate(
         target = None if out is None else stack.enter_context(replacing(out, file))
         run["progress"] = stack.enter_context(_progress())
         if protocol == "faithful":
-            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw})
+            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "with"})
         elif protocol == "authors":
+            if draw is not None:
+                raise InvalidInput("--draw", "protocol authors draws without replacement; leave it out")
             study = _authors(file, reward, names, sizes, given, run)
         else:
             raise InvalidInput("--protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")

@@ -194,7 +194,6 @@ def public_range(
 def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
     """Puts the range into a deployment file, which is read as one before it takes the old one's place."""
     import os
-    import tomllib
 
     from privalign.config import load
     from privalign.config.storing import with_range
@@ -204,7 +203,7 @@ def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
         edited = with_range(text, name, mapped, replace=replace)
     except OSError as error:
         raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, brackets in brackets in …
         raise InvalidFile(str(config), None, f"not TOML: {error}") from None
     if edited == text:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.output import basis, print_facts, print_json, replacing, to_json, working
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
     from privalign.experiments.study import Study
@@ -239,7 +239,9 @@ def every(
     ],
     json: options.Json = False,
 ) -> None:
-    """Every study of a recipe, each to DIR/studies/NAME.json."""
+    """Every study of a recipe, each to DIR/studies/NAME.json; those that are there already, of the same candidates, are kept."""
+    from dataclasses import replace
+
     from privalign.config.recipe import read_recipe
     from privalign.experiments.studies import run_studies
     from privalign.experiments.study import NOTICE
@@ -255,16 +257,48 @@ def every(
         raise InvalidInput("--run", f"{run} holds no graded candidates; run `privalign grade --recipe {recipe} --run {run}` first")
     folder = run / "studies"
     folder.mkdir(exist_ok=True)
-    written: list[dict[str, Any]] = []
+    requests = {str(table["name"]): _digest(table, candidates) for table in tables}
+    paths = {name: folder / f"{name}.json" for name in requests}
+    made = {name: study for name, path in paths.items() if (study := _made(path, requests[name])) is not None}
+    resumed = len(made)
     with _bars() as progress:
-        for name, study in run_studies(tables, candidates, progress):
-            path = folder / f"{name}.json"
-            _write(study, path)
-            written.append({"name": name, "study": study.kind, "rows": len(study.rows), "seconds": study.seconds, "path": str(path)})
+        for name, study in run_studies([table for table in tables if str(table["name"]) not in made], candidates, progress):
+            made[name] = replace(study, settings={**study.settings, "request": requests[name]})
+            _write(made[name], paths[name])
+    written = [
+        {"name": name, "study": made[name].kind, "rows": len(made[name].rows), "seconds": made[name].seconds, "path": str(path)}
+        for name, path in paths.items()
+    ]
     if json:
-        print_json({"notice": NOTICE, "studies": written})
+        print_json({"notice": NOTICE, "studies": written, "resumed": resumed})
     else:
-        print_facts(NOTICE, {row["name"]: row["path"] for row in written})
+        kept = {"kept": resumed} if resumed else {}
+        print_facts(NOTICE, {**{name: str(path) for name, path in paths.items()}, **kept})
+
+
+def _digest(table: Mapping[str, Any], candidates: Path) -> str:
+    """What a study of a recipe is a study of: its table, its certificate, its candidates, by which version."""
+    import hashlib
+
+    from privalign import __version__
+
+    shards = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(candidates.glob("*.parquet"))]
+    certificate = Path(str(table.get("certificate", "")))
+    content = hashlib.sha256(certificate.read_bytes()).hexdigest() if certificate.is_file() else None
+    return hashlib.sha256(to_json({"of": [dict(table), shards, content, __version__]}).encode()).hexdigest()
+
+
+def _made(path: Path, request: str) -> Study | None:
+    """The study of this request where it was made before."""
+    from privalign.experiments.study import read_study
+
+    if not path.is_file():
+        return None
+    try:
+        study = read_study(path)
+    except InvalidFile:
+        return None
+    return study if study.settings.get("request") == request else None
 
 
 def _run(kind: str, file: Path, given: dict[str, Any], out: Path | None, json: bool) -> None:

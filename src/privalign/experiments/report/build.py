@@ -166,7 +166,7 @@ def _slug(kind: str) -> str:
 
 
 def _is_study(path: Path) -> bool:
-    """Whether a file of a folder claims to be a study: a broken one is not passed over, another document is."""
+    """Whether a file of a folder claims to be a study; what is no JSON, or another document, is passed over."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
