@@ -203,6 +203,8 @@ def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
         edited = with_range(text, name, mapped, replace=replace)
     except OSError as error:
         raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
+    except InvalidInput:
+        raise
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, brackets in brackets in …
         raise InvalidFile(str(config), None, f"not TOML: {error}") from None
     if edited == text:
