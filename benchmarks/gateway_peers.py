@@ -4,8 +4,8 @@
 
 Each peer is installed into a virtual environment of its own under FOLDER (kept, so that a second run does not install again);
 one that cannot be installed or started is reported and left out. Upstream, gateway and clients are processes on loopback. The
-upstream answers any request after a constant time with as many choices as it is asked for, and scores as a vLLM reward
-server does. privalign draws n = 4, scores through the same upstream, selects with PrivBoN and debits a SQLite ledger durably;
+upstream answers any request after a constant time with as many choices as it is asked for, and scores as vLLM's `/score` does, all
+candidates in one call. privalign draws n = 4, scores through the same upstream, selects with PrivBoN and debits a SQLite ledger durably;
 optillm draws n = 4 and rates each by a call to the same upstream; LiteLLM passes one answer through and keeps a budget in memory.
 Rounds alternate, so that noise of the machine meets all alike; printed are medians and ratios (above 1: privalign serves more).
 """
@@ -62,10 +62,8 @@ def upstream(port: int) -> None:
     """A model server and a reward server, both with constant answers after a constant time."""
 
     def reply(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        if "classify" in path:
-            texts = body.get("input", [""])
-            count = len(texts) if isinstance(texts, list) else 1
-            return {"data": [{"index": i, "label": "LABEL_0", "probs": [(i % 7) / 7], "num_classes": 1} for i in range(count)]}
+        if path.endswith("/score"):
+            return {"data": [{"index": i, "score": (i % 7) / 7} for i in range(len(body["text_2"]))]}
         if path.endswith("/models"):
             return {"object": "list", "data": [{"id": "small", "object": "model", "created": 0, "owned_by": "test"}]}
         choices = [
@@ -184,7 +182,7 @@ kind = "openai"
 base_url = "{url}/v1"
 model = "small"
 [rewards.remote]
-kind = "vllm-classify"
+kind = "vllm-score"
 base_url = "{url}"
 model = "small"
 range = [0.0, 1.0]

@@ -12,13 +12,14 @@ import contextlib
 import functools
 import hashlib
 import hmac
+import math
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -39,6 +40,8 @@ from privalign.types import Candidate, Release, Request, total_usage
 
 T = TypeVar("T")
 FAILURES_IN_A_ROW = 3  # of a scorer that answers probes, after which queries wait
+LONG_FOR_SCORES = 10.0  # seconds after which it is the scorer's fault that a client left
+UNLIKELY = -9999.0  # OpenAI's log-probability of what is next to impossible; JSON has no −∞
 
 
 class ScoringFailed(BackendFailed):
@@ -211,32 +214,40 @@ class Aligner:
         """
         patience = time.monotonic() + 2 * self._model.performance.lease
         while True:
-            reserving = asyncio.create_task(
-                _on_ledger(
-                    self._ledger.reserve,
-                    self._model.account,
-                    events,
-                    lease=self._model.performance.lease,
-                    idempotency=idempotency,
-                    api_key=api_key,
-                    model=self._model.name,
-                )
-            )
+            left = threading.Event()
+            reserving = asyncio.create_task(_on_ledger(self._reserve_unless, left, events, idempotency, api_key))
             try:
                 outcome = await asyncio.shield(reserving)
-            except asyncio.CancelledError:  # the thread goes on: what it reserves would stay spent, for nothing
+            except asyncio.CancelledError:  # the thread goes on, and may outlast this loop: what it reserves would stay spent, for nothing
+                left.set()
                 giving_back = asyncio.create_task(self._give_back(reserving))
                 self._unfinished.add(giving_back)  # the event loop itself holds it only weakly
                 giving_back.add_done_callback(self._unfinished.discard)
                 await asyncio.shield(giving_back)
                 raise
+            assert outcome is not None
             if not isinstance(outcome, Pending):
                 return outcome
             if time.monotonic() > patience:
                 raise BackendFailed("the same request is still being answered elsewhere; ask again later, or under a new idempotency key")
             await asyncio.sleep(self._model.performance.poll)
 
-    async def _give_back(self, reserving: asyncio.Task[Reservation | Replay | Pending]) -> None:
+    def _reserve_unless(
+        self, left: threading.Event, events: list[Event], idempotency: IdempotencyKey | None, api_key: str | None
+    ) -> Reservation | Replay | Pending | None:
+        """Reserves, unless whoever asks has left: then None, and nothing stays reserved."""
+        if left.is_set():
+            return None
+        model = self._model
+        outcome = self._ledger.reserve(
+            model.account, events, lease=model.performance.lease, idempotency=idempotency, api_key=api_key, model=model.name
+        )
+        if left.is_set() and isinstance(outcome, Reservation):
+            self._end(outcome, False)
+            return None
+        return outcome
+
+    async def _give_back(self, reserving: asyncio.Task[Reservation | Replay | Pending | None]) -> None:
         with contextlib.suppress(PrivalignError):
             outcome = await reserving
             if isinstance(outcome, Reservation):
@@ -320,7 +331,7 @@ class Aligner:
 
     async def _from_base_policy(self, request: Request, n: int) -> list[Release]:
         """Answers that never met the reward: free, and labelled as the base policy's."""
-        candidates = await self._model.policy.draw(request, n)
+        candidates = [_written(candidate) for candidate in await self._model.policy.draw(request, n)]
         return [_released(candidate, index, False, Base.name, 0.0, 0.0, [candidate]) for index, candidate in enumerate(candidates)]
 
     def _release(self, query: _Query, candidate: Candidate, selection: Selection, mechanism: Mechanism) -> Release:
@@ -407,12 +418,16 @@ class _Query:
             count = phase_1 + chunk * max(1, -(-(count - phase_1) // chunk))
         wanted = min(count, most) - len(self._scores)
         fresh = await self._draw(wanted)
+        began = time.monotonic()
         before, self.touched = self.touched, True  # from here on only the scorer's own word can say that it saw nothing
         try:
             scores = np.asarray(await self._model.reward.score(self._request, fresh))
         except ScorerUntouched as refusal:
             self.touched = before
             self.scorer_failed = not refusal.of_request  # what one client sent says nothing about the scorer
+            raise
+        except asyncio.CancelledError:  # clients leave, which is no fault of the scorer's
+            self.scorer_failed = time.monotonic() - began >= LONG_FOR_SCORES
             raise
         except BaseException:
             self.scorer_failed = True
@@ -428,7 +443,7 @@ class _Query:
         fresh = await self._model.policy.draw(self._request.after(len(self.candidates)), count)
         if len(fresh) != count:
             raise BackendFailed(f"the policy returned {len(fresh)} candidates where {count} were asked for")
-        return fresh
+        return [_written(candidate) for candidate in fresh]
 
     async def _pad(self, spent: float) -> None:
         """Sleeps until the selection step has taken a public multiple of a duration that depends on n alone."""
@@ -451,6 +466,30 @@ def _outward(failure: BaseException, touched: bool) -> BaseException:
     return ScoringFailed() if touched else failure
 
 
+def _written(candidate: Candidate) -> Candidate:
+    """The candidate as it can be scored, stored and sent, whatever its model wrote: what is paid for must not be lost to an encoder."""
+    return replace(
+        candidate,
+        text=_as_json(candidate.text),
+        finish_reason=_as_json(candidate.finish_reason),
+        tool_calls=tuple(_as_json(call) for call in candidate.tool_calls),
+    )
+
+
+def _as_json(value: Any) -> Any:
+    """A JSON value with no half surrogate pair and no number that is not finite."""
+    match value:
+        case str():
+            return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case float():
+            return value if math.isfinite(value) else UNLIKELY if value == -math.inf else None
+        case Mapping():
+            return {_as_json(name): _as_json(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_as_json(inner) for inner in value]
+    return value
+
+
 def _released(
     candidate: Candidate, index: int, fallback: bool, mechanism: str, epsilon: float, delta: float, drawn: list[Candidate]
 ) -> Release:
@@ -463,7 +502,7 @@ def _released(
         delta=delta,
         finish_reason=candidate.finish_reason,
         tool_calls=candidate.tool_calls,
-        logprobs=candidate.logprobs,
+        logprobs=None if candidate.logprobs is None else _as_json(candidate.logprobs),
         usage=total_usage(drawn),
         own_usage=candidate.usage,
         drawn=len(drawn),

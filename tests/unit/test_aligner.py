@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -532,3 +536,102 @@ def test_what_came_with_the_chosen_candidate_is_released_and_replayed(ledger: Le
     assert (release.finish_reason, release.tool_calls, release.logprobs) == ("tool_calls", (call,), {"content": []})
     assert (release.usage, release.drawn) == (Usage(12, 8), 4)
     assert ask(ledger, model, idempotency=key) == [release]
+
+
+def test_clients_that_leave_say_nothing_about_the_scorer(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever hangs up three times shuts the model for everybody; but a scorer that lets all of them wait too long is dead."""
+    model, _, reward = served(PrivBoN(4, 0.3))
+    aligner = Aligner(ledger, model)
+
+    async def leave() -> None:
+        started = asyncio.Event()
+
+        async def hang() -> Any:
+            started.set()
+            await asyncio.sleep(60)
+
+        reward.answer = lambda count: hang()
+        task = asyncio.create_task(aligner.answer(REQUEST))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for _ in range(5):
+        asyncio.run(leave())
+    reward.answer = lambda count: np.full(count, PLANTED)
+    aligner.answer_blocking(REQUEST)
+    assert reward.probes == 0
+    monkeypatch.setattr("privalign.aligner.LONG_FOR_SCORES", 0.0)
+    asyncio.run(leave())
+    reward.probe_fails, spent = True, ledger.account("prefs").debited
+    with pytest.raises(BackendFailed, match="still away"):
+        aligner.answer_blocking(REQUEST)
+    assert ledger.account("prefs").debited == spent
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_is_reserved_for_who_has_left_is_given_back_even_without_their_loop(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """As when a gateway ends while its ledger is locked: cancelled twice, and the loop is gone before the lock is."""
+    model, policy, _ = served(PrivBoN(4, 0.3))
+    reserve, reached, unlocked, done = ledger.reserve, threading.Event(), threading.Event(), threading.Event()
+    blocked = ThreadPoolExecutor(1)
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        reached.set()
+        assert unlocked.wait(30)
+        return reserve(*arguments, **options)
+
+    async def main() -> None:
+        task = asyncio.create_task(Aligner(ledger, model).answer(REQUEST))
+        if begun:
+            await asyncio.to_thread(reached.wait)
+        await asyncio.sleep(0.05)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr("privalign.aligner._ledger_threads", lambda process: blocked)
+    monkeypatch.setattr(ledger, "reserve", slowly)
+    if not begun:
+        blocked.submit(unlocked.wait, 30)  # the request waits for a thread behind others
+    asyncio.run(main())
+    unlocked.set()
+    blocked.submit(done.set)
+    assert done.wait(30)
+    blocked.shutdown()
+    assert reached.is_set() == begun
+    assert [entry.kind for entry in ledger.journal("prefs")] == ["create", *(["reserve", "void"] if begun else [])]
+    assert policy.counts == []
+
+
+@pytest.mark.parametrize("account", ["prefs", "poor"])
+def test_whatever_a_model_writes_is_scored_stored_and_can_be_sent(ledger: Ledger, account: str) -> None:
+    """Half surrogate pairs and log-probabilities of −∞ (Python's json writes and reads both) cost no paid answer."""
+    ledger.create_account("poor", Basic(1e-3, 1e-9, 1e-12))
+    model, policy, reward = served(PrivBoN(2, 0.3), on_exhausted="base")
+    model = dataclasses.replace(model, account=account)
+    half = "\ud83d"
+    call = {"id": "1", "type": "function", "function": {"name": f"f{half}", "arguments": f'{{"{half}": 1}}'}}
+    logprobs = {"content": [{"token": half, "logprob": -math.inf, "bytes": None, "top_logprobs": [{"token": "é😀", "logprob": math.nan}]}]}
+    scored: list[str] = []
+
+    async def draw(request: Request, count: int) -> list[Candidate]:
+        return [Candidate(f"é😀{half}", f"stop{half}", (call,), logprobs)] * count
+
+    async def score(request: Request, candidates: Sequence[Candidate]) -> Any:
+        scored.extend(candidate.scored_text for candidate in candidates)
+        return np.zeros(len(candidates))
+
+    policy.draw, reward.score = draw, score  # type: ignore[method-assign]
+    (release,) = ask(ledger, model, idempotency=IdempotencyKey("client", "abc", "body"))
+    json.dumps([release.to_json(), *scored], ensure_ascii=False, allow_nan=False).encode()
+    assert (release.text, release.finish_reason) == ("é😀\ufffd", "stop\ufffd")
+    assert release.tool_calls[0]["function"] == {"name": "f\ufffd", "arguments": '{"\ufffd": 1}'}
+    token = {"token": "\ufffd", "logprob": -9999.0, "bytes": None, "top_logprobs": [{"token": "é😀", "logprob": None}]}
+    assert release.logprobs == {"content": [token]}
+    assert (release.mechanism == "base") == (account == "poor")

@@ -63,6 +63,7 @@ on_exhausted = "refuse"                   # or "base": answer from the base poli
 # requests_per_minute = 6000.0            # of one key
 # show_budget = false                     # hide what remains from clients
 # secure_cookies = true                   # where a TLS proxy stands in front
+# trusted_proxies = ["127.0.0.1"]         # whose X-Forwarded-For names who tries to log in
 """
 
 

@@ -7,6 +7,8 @@ import json
 import math
 import os
 import secrets
+import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -76,16 +78,14 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_facts(title: str, facts: Mapping[str, Any]) -> None:
-    """A table of names and values on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _flat(facts):
-        table.add_row(name, shown(value))
-    Console(markup=False, emoji=False).print(table)
+    """Names and values on stdout, wrapped between words only: a key, hash or path stays whole, to be copied."""
+    rows = [(printable(name), shown(value)) for name, value in _flat(facts)]
+    indent = 2 + max((len(name) for name, _ in rows), default=0)
+    width = max(shutil.get_terminal_size().columns - indent, 20)
+    typer.echo(printable(title))
+    for name, value in rows:
+        lines = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)
+        typer.echo(typer.style(name, bold=True) + " " * (indent - len(name)) + f"\n{'':{indent}}".join(lines))
 
 
 def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:

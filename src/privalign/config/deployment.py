@@ -201,8 +201,8 @@ def load(file: Path) -> Deployment:
             document = tomllib.load(stream)
     except OSError as error:
         raise InvalidFile(str(file), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidFile(str(file), None, f"not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, or too deep
+        raise InvalidFile(str(file), None, f"not TOML that can be read here: {error}") from None
     known = ("ledger", "accounts", "policies", "rewards", "models", "gateway")
     for name, value in document.items():
         if name not in known or not isinstance(value, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 from privalign.config.tables import Table
 from privalign.gateway.settings import GatewaySettings
 
@@ -21,11 +23,16 @@ def read_gateway(table: Table) -> GatewaySettings:
     per_minute = table.number("requests_per_minute", _DEFAULTS.requests_per_minute)
     if per_minute <= 0:
         raise table.wrong("requests_per_minute", f"{per_minute:g} is not above 0")
+    try:
+        proxies = tuple(map(ip_network, table.names("trusted_proxies"))) if table.has("trusted_proxies") else ()
+    except ValueError as error:
+        raise table.wrong("trusted_proxies", f"{error}; give addresses or networks, as in ['127.0.0.1', '10.0.0.0/8']") from None
     settings = GatewaySettings(
         **{name: table.whole(name, getattr(_DEFAULTS, name)) for name in counts},
         **{name: table.duration(name, getattr(_DEFAULTS, name)) for name in durations},
         **{name: table.flag(name, getattr(_DEFAULTS, name)) for name in flags},
         requests_per_minute=per_minute,
+        trusted_proxies=proxies,
     )
     table.close()
     return settings

@@ -82,6 +82,7 @@ def create_app(aligners: Sequence[Aligner], ledger: Ledger, secret: bytes, setti
             [aligner.model for aligner in aligners],
             session_lifetime=settings.session_lifetime,
             secure_cookies=settings.secure_cookies,
+            trusted_proxies=settings.trusted_proxies,
         )
     )
     for kind, handler in _HANDLERS.items():

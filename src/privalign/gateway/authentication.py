@@ -46,10 +46,13 @@ class Gate:
         """Who may ask models.
 
         Raises:
-            ApiError: 401 without a valid key, 403 for an officer's.
+            ApiError: 401 without a valid key, 403 for an officer's, and where a web page asks without one: any page that a
+                browser of this network opens could spend the budget, whose script sees this gateway under its own name.
         """
         presented = _bearer(headers)
         if self._anonymous and not presented.startswith("pa_"):
+            if "origin" in headers:
+                raise ApiError(403, "a web page needs a key to ask; send one as `Authorization: Bearer …`", code="permission_denied")
             return Caller(None)
         return Caller(await self._role(presented, Role.CLIENT))
 

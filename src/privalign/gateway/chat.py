@@ -52,17 +52,28 @@ class Chat:
         self._rates = Rates(settings.requests_per_minute, settings.burst)
         self._places = Places(settings.max_concurrency)
         self._tasks: set[asyncio.Task[list[Release]]] = set()
-        self.draining = False
+        self._ends: float | None = None  # when what is under way has had its time, by the loop's clock
 
     @property
     def under_way(self) -> int:
         """Requests for answers under way."""
         return self._places.taken
 
+    @property
+    def draining(self) -> bool:
+        """Whether it was told to stop."""
+        return self._ends is not None
+
+    def drain(self) -> None:
+        """Refuses requests from now on; those under way have `shutdown_grace` seconds from the first call."""
+        if self._ends is None:
+            self._ends = asyncio.get_running_loop().time() + self._settings.shutdown_grace
+
     async def finish(self) -> None:
-        """Waits for the answers that go on without their client, for a while; then cancels what is left."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.shutdown_grace)
+        """Waits for the answers that go on without their client, until their time is over; then cancels what is left."""
+        self.drain()
+        if self._tasks and self._ends is not None:
+            await asyncio.wait(self._tasks, timeout=max(0.0, self._ends - asyncio.get_running_loop().time()))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -87,7 +98,8 @@ class Chat:
             if aligner is None or not caller.allows(call.model):
                 raise _no_such_model()
             facts.model = call.model
-            key = idempotency_key(request.headers.get("idempotency-key"))
+            sent = request.headers.getlist("idempotency-key")
+            key = idempotency_key(", ".join(sent) if sent else None)  # several are one with a space in it, which is none
             answering = self._start(aligner, call, caller, key, facts)
         except BaseException:
             self._places.leave()

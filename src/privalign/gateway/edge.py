@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from privalign.gateway import logs
-from privalign.gateway.errors import NO_RETRY, ApiError, internal
+from privalign.gateway.errors import ApiError, internal, stopped
 from privalign.gateway.limits import check_headers, limited
 from privalign.gateway.metrics import Metrics
 from privalign.gateway.settings import GatewaySettings
@@ -73,8 +73,7 @@ class Edge:
                 await internal().response()(scope, receive, answer)
         except asyncio.CancelledError:  # at the end of the time that requests under way have when the gateway stops
             if status == 0:
-                stopped = "the gateway stopped before there was an answer; the query may have been charged"
-                await ApiError(503, stopped, code="stopping", headers=NO_RETRY).response()(scope, receive, answer)
+                await stopped().response()(scope, receive, answer)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._metrics.responded(route, status or 499)

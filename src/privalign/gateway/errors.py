@@ -74,6 +74,12 @@ def internal() -> ApiError:
     return ApiError(500, "the gateway failed; its operator can look the request up by its id", code="internal_error", headers=NO_RETRY)
 
 
+def stopped() -> ApiError:
+    """The gateway ends before the answer is there."""
+    message = "the gateway stopped before there was an answer; the query may have been charged"
+    return ApiError(503, message, code="stopping", headers=NO_RETRY)
+
+
 def of_failure(failure: BaseException, *, show_budget: bool) -> ApiError:
     """What a failure of the one path means for the client.
 

@@ -15,6 +15,7 @@ MOST_KEYS = 10_000  # whose rates are remembered; one that was forgotten begins 
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 32 * 1024
 CLOSE = {"connection": "close"}  # what is left of the body is not waited for
+DROPPED = 2  # times the limit: up to there a body that is too large is read and dropped; who still sends loses the answer
 
 
 class Rates:
@@ -84,12 +85,12 @@ def limited(scope: Scope, receive: Receive, *, most: int, seconds: float) -> Rec
     """`receive` for a body of at most `most` bytes that is whole after so many seconds; what comes after it passes.
 
     Raises:
-        ApiError: 413, here where the length is announced, else where it is called; 408 where it is called.
+        ApiError: 413, here where a far larger length is announced, else where it is called; 408 where it is called.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     too_large = ApiError(413, f"the body is larger than {most} bytes; send less", code="request_too_large", headers=CLOSE)
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if announced.isdigit() and int(announced) > most:
+    if announced.isdigit() and int(announced) > DROPPED * most:
         raise too_large
     size, whole = 0, False
 
@@ -97,15 +98,17 @@ def limited(scope: Scope, receive: Receive, *, most: int, seconds: float) -> Rec
         nonlocal size, whole
         if whole:
             return await receive()
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
-        except TimeoutError:
-            raise ApiError(408, "the body did not arrive in time", code="request_timeout", headers=CLOSE) from None
-        size += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
-        if size > most:
-            raise too_large
-        return message
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, "the body did not arrive in time", code="request_timeout", headers=CLOSE) from None
+            size += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if size <= most:
+                return message
+            if whole or size > DROPPED * most:
+                raise too_large
 
     return read

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ PASSED = frozenset(
     }
 )
 _OURS = frozenset({"model", "messages", "n", "stream", "stream_options"})
+_TEXTS = ("text", "input_text", "output_text")  # types of parts. A base model would fetch what others point to, from inside the network
 LARGEST_SEED = 2**62  # those of later candidates are above it
 _IDEMPOTENCY = re.compile(r"[!-~]{1,255}")
 
@@ -93,6 +94,8 @@ def parse_chat(document: Any, *, most_n: int) -> ChatCall:
         messages = tuple(Message.from_openai(turn) for turn in turns)
     except InvalidInput as error:
         raise ApiError(400, str(error), code="invalid_value", param=error.field) from None
+    if not all(part.get("type") in _TEXTS and _text(part.get("text")) for turn in messages for part in _parts(turn)):
+        raise invalid("messages", "a part of a content is no text; only texts can be scored, and nothing is fetched for a client")
     n = document.get("n") or 1
     if n > most_n:
         raise invalid("n", f"{n} is above {most_n}, the most that this gateway answers at once")
@@ -114,6 +117,11 @@ def idempotency_key(value: str | None) -> str | None:
     if value is not None and not _IDEMPOTENCY.fullmatch(value):
         raise invalid("Idempotency-Key", "is empty, longer than 255 or holds something else than printable ASCII without spaces")
     return value
+
+
+def _parts(turn: Message) -> Sequence[Mapping[str, Any]]:
+    """The parts of a content in parts."""
+    return () if isinstance(turn.content, str | None) else turn.content
 
 
 def _whole(least: int, most: int = 2**63 - 1) -> Callable[[Any], bool]:

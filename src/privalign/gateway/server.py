@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from privalign.gateway.errors import ApiError
 from privalign.gateway.limits import MOST_HEADER_BYTES
 from privalign.gateway.settings import GatewaySettings
 
+BACKLOG = 128  # connections that wait to be accepted, and are taken at a time
 KEEP_ALIVE = 75.0  # seconds; longer than nginx keeps its own idle connections
 
 
@@ -52,6 +54,14 @@ def address_of(listening: socket.socket) -> str:
     """The URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def most_connections() -> int:
+    """Half of the files that this process may open: the others are for back-ends and the ledger. A server that runs out of them
+    can neither answer nor settle, and asyncio logs each connection that it cannot accept, thousands of times a second.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**20 if files == resource.RLIM_INFINITY else files // 2
 
 
 async def serve_until_signal(app: Gateway, listening: socket.socket, settings: GatewaySettings, ready: Callable[[], None]) -> bool:
@@ -88,7 +98,8 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
         lifespan="on",
         loop="asyncio",
         ws="none",
-        http=type("Protocol", (_Protocol,), {"patience": settings.body_timeout}),
+        backlog=BACKLOG,
+        http=type("Protocol", (_Protocol,), {"patience": settings.body_timeout, "most": most_connections()}),
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         timeout_keep_alive=math.ceil(KEEP_ALIVE),
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
@@ -97,7 +108,7 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
 
     async def watch() -> None:
         await stop.wait()
-        app.chat.draining = True
+        app.chat.drain()
         server.should_exit = True
 
     watching = asyncio.create_task(watch())
@@ -123,13 +134,17 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 with a limit on the time that headers may take, and errors in our shape for what is no HTTP."""
+    """HTTP/1.1 with limits on connections and on the time that headers may take, and errors in our shape for what is no HTTP."""
 
     patience = 30.0
+    most = 2**20
     _impatience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        if len(self.connections) > self.most:
+            self.transport.close()
+            return
         self._wait_for_request(self.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:

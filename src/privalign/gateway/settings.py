@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 
 from privalign.errors import InvalidInput
 
@@ -25,6 +26,8 @@ class GatewaySettings:
         shutdown_grace: seconds that requests under way may take once the gateway is told to stop.
         session_lifetime: seconds until an officer's dashboard session ends.
         secure_cookies: cookies of the dashboard travel over https only; false where no TLS proxy stands in front.
+        trusted_proxies: addresses or networks whose `X-Forwarded-For` names the visitor. Only the dashboard's count of wrong
+            keys asks; without it that counts all who come through a proxy together.
 
     Raises:
         InvalidInput: a limit is out of its range.
@@ -43,6 +46,7 @@ class GatewaySettings:
     shutdown_grace: float = 30.0
     session_lifetime: float = 8 * 3600.0
     secure_cookies: bool = False
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_body", "max_depth", "max_n", "max_concurrency", "burst"):

@@ -10,6 +10,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from privalign.gateway.errors import stopped
+
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -44,20 +46,26 @@ class EventStream(Response):
         self._events = events
         self._gone = gone
         self._close = close
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends until the events or the client end."""
+        """Sends until the events or the client end; where the gateway does, the stream ends with an error."""
         sending = asyncio.ensure_future(self._send(send))
         try:
             await asyncio.wait({sending, self._gone}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
+        except asyncio.CancelledError:
+            if self._begun and sending.cancel():
+                await send({"type": "http.response.body", "body": event(stopped().document), "more_body": False})
+            raise
         finally:
             sending.cancel()
             self._close()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        self._begun = True
         async for content in self._events:
             await send({"type": "http.response.body", "body": content, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -49,12 +49,14 @@ class Database:
         self._finalizer = finalize(self, self._engine.dispose)  # connections close with the last reference
         self._postgresql = self._url.get_backend_name() == "postgresql"
         # SQLite wakes waiting writers by polling: threads of one process take turns here instead
-        self._turn: AbstractContextManager[Any] = nullcontext() if self._postgresql else threading.Lock()
+        self._turns = None if self._postgresql else threading.Lock()
         self._opening = threading.Lock()
         self._ready = False
+        self._file: tuple[int, int] | None = None  # device and inode of SQLite's file, once it is open
 
     def close(self) -> None:
         """Closes every connection; the next transaction opens new ones."""
+        self._ready = False
         self._engine.dispose()
 
     def read(self) -> AbstractContextManager[Transaction]:
@@ -63,13 +65,26 @@ class Database:
 
     def write(self) -> AbstractContextManager[Transaction]:
         """A writing transaction: committed durably at the end of the block, rolled back whole when it raises."""
-        return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn)
+        return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._turns is None:
+            yield
+            return
+        if not self._turns.acquire(timeout=self._patience):
+            raise LedgerFailed(f"ledger {self.name}: locked by another program for too long; stop it and retry")
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     @contextmanager
     def _transaction(self, begin: str, turn: AbstractContextManager[Any]) -> Iterator[Transaction]:
         driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         try:
             self._open()
+            self._check_place()
             with turn:
                 connection = self._engine.raw_connection()
                 try:
@@ -102,7 +117,24 @@ class Database:
                 if version != migrations.HEAD:
                     with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
                         migrations.upgrade(connection)
+                self._file = self._found()
                 self._ready = True
+
+    def _check_place(self) -> None:
+        """Refuses a SQLite file that was taken away or replaced since it was opened: debits would go to a file that nobody opens again."""
+        if self._found() != self._file:
+            remedy = "stop every program that uses it, put the right file there, and start again"
+            raise LedgerFailed(f"ledger {self.name}: its file was moved, removed or replaced while it was open; {remedy}")
+
+    def _found(self) -> tuple[int, int] | None:
+        """What file is at the place of the ledger; None for PostgreSQL, or where there is none."""
+        if self._postgresql:
+            return None
+        try:
+            status = os.stat(str(self._url.database))
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _start_again(self) -> None:
         """In the child of a fork: new locks and connections. The parent's are neither used nor closed here."""

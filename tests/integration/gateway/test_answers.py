@@ -191,6 +191,26 @@ def test_wrong_parameters_are_named_and_free(gateway: Gateway, fields: dict[str,
     assert running.ledger.account("prefs").length == 1
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}},
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}, "text": "hi"},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "text"},
+        {"type": "text", "text": 1},
+        {},
+    ],
+)
+def test_what_no_scorer_could_read_reaches_no_model(gateway: Gateway, part: dict[str, Any]) -> None:
+    """A base model that reads images would fetch them, from addresses that the client chose."""
+    running = gateway()
+    content = [{"type": "text", "text": "hi"}, part]
+    assert error_of(running.ask(messages=[{"role": "user", "content": content}]), 400)["param"] == "messages"
+    assert (running.policy.requests, running.ledger.account("prefs").length) == ([], 1)
+
+
 def test_models(gateway: Gateway) -> None:
     running = gateway()
     listed = running.get("/v1/models").json()
@@ -228,7 +248,10 @@ def test_without_keys_only_where_it_was_asked_for(gateway: Gateway) -> None:
     running = gateway(allow_anonymous=True)
     assert running.ask(key="sk-none").status_code == 200
     assert httpx.get(f"{running.url}/v1/models").status_code == 200
-    assert running.ask().status_code == 200
+    rebound = {"host": "evil.example", "origin": "http://evil.example"}  # whose name was made to mean this machine
+    assert error_of(running.ask(key="sk-none", headers=rebound), 403)["code"] == "permission_denied"
+    assert running.queries == (1, 0)
+    assert running.ask(headers=rebound).status_code == 200  # it cannot know a key
     running.ledger.revoke_key(running.key.split("_")[1])
     assert running.ask().status_code == 401  # a revoked key is not nobody's
     assert running.get("/metrics", "x").status_code == 401
@@ -407,6 +430,9 @@ def test_an_idempotency_key_replays_for_free(gateway: Gateway, stream_events: Ca
     assert running.queries == (2, 0)
     for bad in ("", "x" * 256, "a b"):
         assert error_of(running.ask(headers={"idempotency-key": bad}), 400)["param"] == "Idempotency-Key"
+    two = [("authorization", f"Bearer {running.key}"), ("idempotency-key", "a"), ("idempotency-key", "b")]
+    body = {"model": "aligned", "messages": [{"role": "user", "content": "hello"}]}
+    assert error_of(httpx.post(f"{running.url}/v1/chat/completions", json=body, headers=two), 400)["param"] == "Idempotency-Key"
     streams = [running.ask(headers={"idempotency-key": "s"}, stream=True) for _ in range(2)]
     assert [stream_events(stream)[-2]["privalign"]["replayed"] for stream in streams] == [False, True]
 
@@ -482,17 +508,26 @@ def test_told_to_stop_it_finishes_what_is_under_way(gateway: Gateway) -> None:
     assert running.queries == (1, 0)
 
 
-def test_what_takes_too_long_at_the_end_is_cancelled_and_accounted_for(gateway: Gateway) -> None:
-    running = gateway(shutdown_grace=0.5)
+def test_what_takes_too_long_at_the_end_is_cancelled_and_accounted_for(
+    gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]
+) -> None:
+    running = gateway(shutdown_grace=2.0, ping_every=0.05)
     running.policy.answer = slowly(30.0, texts)
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(3) as threads:
         asked = threads.submit(running.ask)
-        running.wait_until(lambda: len(running.policy.requests) == 1)
+        streamed = threads.submit(running.ask, stream=True)
+        kept = threads.submit(running.ask, headers={"idempotency-key": "k"})
+        running.wait_until(lambda: len(running.policy.requests) == 3)
+        leave(running, {}, 0.2, "idempotency-key: gone\r\n")
+        running.wait_until(lambda: len(running.policy.requests) == 4)
         began = time.monotonic()
         running.stop()
-        assert time.monotonic() - began < 8
-        assert error_of(asked.result(), 503)["code"] == "stopping"
-        assert asked.result().headers["x-should-retry"] == "false"
+        assert time.monotonic() - began < 3.5  # once the grace, with or without a client that waits
+        for response in (asked.result(), kept.result()):
+            assert error_of(response, 503)["code"] == "stopping"
+            assert response.headers["x-should-retry"] == "false"
+        (document,) = stream_events(streamed.result())
+        assert document["error"]["code"] == "stopping"
     running.wait_until(lambda: running.queries == (0, 0))
 
 

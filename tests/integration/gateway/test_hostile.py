@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import socket
@@ -11,6 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from privalign.gateway import server
 
 Gateway = Callable[..., Any]
 Raw = Callable[..., bytes]
@@ -197,3 +200,31 @@ def test_connections_that_do_nothing_do_not_stop_others(gateway: Gateway) -> Non
     finally:
         for connection in idle:
             connection.close()
+
+
+def test_more_connections_than_there_are_places_for_are_closed_at_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the files stay free: without them nothing can be asked or settled, and asyncio fills the disk with its complaints."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert server.most_connections() == soft // 2
+    monkeypatch.setattr(server, "most_connections", lambda: 20)
+    running = gateway()
+    host, port = running.url.removeprefix("http://").split(":")
+    crowd = [socket.create_connection((host, int(port)), timeout=5) for _ in range(60)]
+    closed = 0
+    for connection in crowd:
+        connection.settimeout(0.05)
+        with contextlib.suppress(TimeoutError):
+            closed += connection.recv(1) == b""
+    assert closed == 40
+    with pytest.raises(httpx.TransportError):
+        running.ask()
+    for connection in crowd:
+        connection.close()
+
+    def reachable() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{running.url}/healthz").status_code == 200
+        return False
+
+    running.wait_until(reachable)
+    assert running.ask().status_code == 200

@@ -7,8 +7,10 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -91,6 +93,50 @@ def test_a_locked_file(sqlite_url: str) -> None:
     other.execute("ROLLBACK")
     other.close()
     ledger.reserve("prefs", [EVENT])
+
+
+def test_a_crowd_behind_a_locked_file_waits_no_longer_than_one(sqlite_url: str) -> None:
+    """Were turns waited for without limit, the last of ten would wait ten times as long as the first."""
+    ledger = Ledger(sqlite_url, patience=0.5)
+    ledger.create_account("prefs", RULE)
+    other = sqlite3.connect(file_of(sqlite_url), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+
+    def wait(_: int) -> float:
+        with pytest.raises(LedgerFailed, match="locked by another program for too long"):
+            ledger.reserve("prefs", [EVENT])
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(10) as crowd:
+        waited = sorted(crowd.map(wait, range(10)))
+    other.execute("ROLLBACK")
+    other.close()
+    assert waited[-1] < 0.5 * 10 * 0.8  # twice the patience, and leave for a busy machine
+    ledger.reserve("prefs", [EVENT])
+
+
+@pytest.mark.parametrize("what", ["moved", "removed", "replaced by an older copy"])
+def test_a_file_that_goes_while_it_is_open(sqlite_url: str, what: str) -> None:
+    """Debits to a file that nobody will open again would be forgotten: refused, until the programs start again."""
+    ledger = Ledger(sqlite_url)
+    ledger.create_account("prefs", RULE)
+    file = file_of(sqlite_url)
+    older = file.with_suffix(".old")
+    with sqlite3.connect(file) as source, sqlite3.connect(older) as target:
+        source.backup(target)
+    ledger.reserve("prefs", [EVENT])
+    if what == "moved":
+        file.rename(file.with_suffix(".moved"))
+    elif what == "removed":
+        file.unlink()
+    else:
+        older.replace(file)
+    for use in (lambda: ledger.reserve("prefs", [EVENT]), lambda: ledger.account("prefs")):
+        with pytest.raises(LedgerFailed) as error:
+            use()
+        assert "moved, removed or replaced while it was open" in one_line(error)
+    ledger.close()
 
 
 def test_a_read_only_file(sqlite_url: str) -> None:

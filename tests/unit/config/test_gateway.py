@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,24 @@ ping_every = 2
 shutdown_grace = 3
 session_lifetime = 60
 secure_cookies = true
+trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]
 """
     settings = load(file(tmp_path, table)).gateway
-    assert settings == GatewaySettings(False, False, 1000, 9, 1.5, 2, 3, 0.5, 4, 2.0, 3.0, 60.0, True)
+    proxies = (ip_network("127.0.0.1/32"), ip_network("10.0.0.0/8"))
+    assert settings == GatewaySettings(False, False, 1000, 9, 1.5, 2, 3, 0.5, 4, 2.0, 3.0, 60.0, True, proxies)
 
 
 @pytest.mark.parametrize(
-    "line", ["max_body = 0", "burst = 1.5", "ping_every = 0", "requests_per_minute = 0", "show_budget = 1", "port = 1"]
+    "line",
+    [
+        "max_body = 0",
+        "burst = 1.5",
+        "ping_every = 0",
+        "requests_per_minute = 0",
+        "show_budget = 1",
+        "port = 1",
+        "trusted_proxies = ['proxy']",
+    ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(InvalidInput, match=rf"\[gateway\] {line.split()[0]}"):

@@ -81,12 +81,33 @@ def test_a_body_is_whole_or_refused(pieces: list[bytes], announced: int | None) 
                 return body
 
     whole = b"".join(pieces)
-    if len(whole) > 50 or (announced or 0) > 50:
+    if len(whole) > 50 or (announced or 0) > 100:
         with pytest.raises(ApiError) as refusal:
             asyncio.run(read())
         assert (refusal.value.status, refusal.value.headers) == (413, {"connection": "close"})
     else:
         assert asyncio.run(read()) == whole
+
+
+@pytest.mark.parametrize(("pieces", "left"), [(2, 0), (10, 0), (11, 0), (30, 19)])
+def test_a_body_that_is_a_little_too_large_is_taken_off_the_line(pieces: int, left: int) -> None:
+    """A proxy that is still sending when it is refused takes the refusal for a broken connection."""
+    messages = [{"type": "http.request", "body": b"x" * 10, "more_body": number > 0} for number in reversed(range(pieces))]
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def read() -> None:
+        reading = limited({"headers": []}, receive, most=50, seconds=5.0)
+        while (await reading())["more_body"]:
+            pass
+
+    if pieces <= 5:
+        asyncio.run(read())
+    else:
+        with pytest.raises(ApiError, match="larger than 50 bytes"):
+            asyncio.run(read())
+    assert len(messages) == left
 
 
 @pytest.mark.parametrize("setting", ["max_body", "max_n", "burst", "ping_every", "requests_per_minute", "shutdown_grace"])

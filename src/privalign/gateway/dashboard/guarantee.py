@@ -42,7 +42,7 @@ def promise(account: Account) -> str:
     one, several = _NEIGHBOURS[account.relation]
     count, rule = account.records_per_person, account.rule
     factor = upper(lambda: arb(rule.epsilon).exp())
-    times = f"{shown(factor, 4)} times as probable (e^ε at ε = {shown(rule.epsilon)})"
+    times = f"{float(shown(factor, 4)):,.10g} times as probable (e^ε at ε = {shown(rule.epsilon)})"
     if math.isinf(factor):
         times = f"e^{shown(rule.epsilon)} times as probable"
     return (

@@ -23,7 +23,7 @@ from privalign.gateway.dashboard import chart, figures, guarantee
 from privalign.gateway.dashboard.followers import Followed, Followers
 from privalign.gateway.dashboard.history import HORIZONS, Horizon
 from privalign.gateway.dashboard.pages import HEADERS, LIVE_HEADER, PREFIX, STATIC, render
-from privalign.gateway.dashboard.sessions import Session, Sessions, Tries, same_origin
+from privalign.gateway.dashboard.sessions import Network, Session, Sessions, Tries, same_origin, visitor
 from privalign.ledger import Entry, KeyRefused, Ledger, LedgerFailed, Role, UnknownAccount
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ def make_router(
     *,
     session_lifetime: float = 8 * 3600.0,
     secure_cookies: bool = False,
+    trusted_proxies: Sequence[Network] = (),
     clock: Callable[[], float] = time.time,
 ) -> APIRouter:
     """The dashboard under `/dashboard`.
@@ -52,12 +53,14 @@ def make_router(
         models: what this gateway serves: on an account's page stands what their sensitivity rests on.
         session_lifetime: seconds until an officer must log in again.
         secure_cookies: cookies travel over https only, even where this process is asked over http by a proxy.
+        trusted_proxies: whose `X-Forwarded-For` names the visitor whose wrong keys are counted.
         clock: seconds since 1970.
 
     Formal guarantee: what the pages show is a function of the ledger and of public settings; it is covered by the
     guarantee of the accounts. Nothing else that is computed from rewards reaches them.
     """
-    dashboard = _Dashboard(ledger, Sessions(ledger, secret, session_lifetime, clock), models, secure_cookies, clock)
+    sessions = Sessions(ledger, secret, session_lifetime, clock)
+    dashboard = _Dashboard(ledger, sessions, models, secure_cookies, tuple(trusted_proxies), clock)
     router = APIRouter(prefix=PREFIX, route_class=_Page, include_in_schema=False)
     for path, page, methods in (
         ("", dashboard.overview, _READ),
@@ -110,11 +113,20 @@ class _Page(APIRoute):
 class _Dashboard:
     """The pages. Those that are no coroutines run in threads, where the ledger may block."""
 
-    def __init__(self, ledger: Ledger, sessions: Sessions, models: Sequence[ServedModel], secure: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        sessions: Sessions,
+        models: Sequence[ServedModel],
+        secure: bool,
+        proxies: tuple[Network, ...],
+        clock: Callable[[], float],
+    ) -> None:
         self._ledger = ledger
         self._sessions = sessions
         self._models = tuple(models)
         self._secure = secure
+        self._proxies = proxies
         self._clock = clock
         self._tries = Tries(clock)
         self._followers = Followers(ledger)
@@ -212,7 +224,7 @@ class _Dashboard:
     async def login(self, request: Request) -> Response:
         if not same_origin(request):
             return _error(request, 403, "This form must be sent from the dashboard's own page.")
-        address = request.client.host if request.client else ""
+        address = visitor(request, self._proxies)
         wait = self._tries.wait(address)
         if wait:
             return _login_page(request, 429, f"Too many wrong keys. Try again in {wait} seconds.", {"Retry-After": str(wait)})
@@ -322,7 +334,10 @@ async def _form(request: Request) -> dict[str, str]:
         body += chunk
         if len(body) > MOST_FORM_BYTES:
             raise HTTPException(413, "The form is too long.")
-    return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace"), max_num_fields=8).items()}
+    try:
+        return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace"), max_num_fields=8).items()}
+    except ValueError:
+        raise HTTPException(400, "The form has too many fields.") from None
 
 
 def _root(request: Request) -> str:

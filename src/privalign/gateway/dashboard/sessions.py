@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from privalign.ledger import Key, Ledger, Role
 
+Network = IPv4Network | IPv6Network
 TRIES, TRIES_WITHIN = 10, 60.0  # wrong keys from one address, and seconds
 MOST_REMEMBERED = 10_000  # addresses, and log-outs: the oldest are forgotten
 
@@ -50,11 +52,12 @@ class Sessions:
         self._signing_key = hmac.digest(secret, b"privalign dashboard session", "sha256")
         self._lifetime = lifetime
         self._clock = clock
+        self._latest = -math.inf
         self._ended: OrderedDict[str, int] = OrderedDict()
 
     def begin(self, key: Key) -> str:
         """The cookie of a new session of this officer."""
-        ends = int(self._clock() + self._lifetime)
+        ends = int(self._now() + self._lifetime)
         if key.expires is not None:
             ends = min(ends, int(key.expires.timestamp()))
         said = f"{secrets.token_hex(16)}.{key.id}.{ends}"
@@ -70,7 +73,7 @@ class Sessions:
         if not hmac.compare_digest(self._sign(said).encode(), signature.encode("utf-8", "replace")):
             return None
         identity, key, ends = said.split(".")
-        session, now = Session(identity, key, int(ends)), self._clock()
+        session, now = Session(identity, key, int(ends)), self._now()
         if session.ends <= now or session.id in self._ended or not self._still_officer(session.key, now):
             return None
         return session
@@ -85,6 +88,11 @@ class Sessions:
         """Read from the ledger for every page: revoking a key ends its sessions at once."""
         keys = self._ledger.keys()
         return any(key.id == identity and key.role is Role.OFFICER and _usable(key, now) for key in keys)
+
+    def _now(self) -> float:
+        """The latest time that was seen: a clock that is set back revives neither a session nor an expired key."""
+        self._latest = max(self._latest, self._clock())
+        return self._latest
 
     def _sign(self, said: str) -> str:
         return hmac.new(self._signing_key, said.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
@@ -103,14 +111,14 @@ class Tries:
         with self._lock:
             count, since = self._failed.get(_network(address), (0, 0.0))
             left = since + TRIES_WITHIN - self._clock()
-            return max(1, round(left)) if count >= TRIES and left > 0 else 0
+            return max(1, round(left)) if count >= TRIES and 0 < left <= TRIES_WITHIN else 0
 
     def failed(self, address: str) -> None:
         """Counts a wrong key."""
         network, now = _network(address), self._clock()
         with self._lock:
             count, since = self._failed.pop(network, (0, now))
-            self._failed[network] = (count + 1, since) if now - since < TRIES_WITHIN else (1, now)
+            self._failed[network] = (count + 1, since) if 0 <= now - since < TRIES_WITHIN else (1, now)
             while len(self._failed) > MOST_REMEMBERED:
                 self._failed.popitem(last=False)
 
@@ -128,10 +136,29 @@ def _usable(key: Key, now: float) -> bool:
     return key.revoked is None and (key.expires is None or key.expires.timestamp() > now)
 
 
+def visitor(request: Request, proxies: Sequence[Network]) -> str:
+    """The address that a request came from: as long as that is a trusted proxy's, the one that this proxy put last into
+    `X-Forwarded-For`. What anybody else wrote there is never reached.
+    """
+    address = request.client.host if request.client else ""
+    for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
+        parsed = _parsed(address)
+        if parsed is None or not any(parsed in network for network in proxies) or _parsed(hop.strip()) is None:
+            break
+        address = hop.strip()
+    return address
+
+
 def _network(address: str) -> str:
     """An IPv6 host owns a /64; anything else is itself."""
+    parsed = _parsed(address)
+    return address if parsed is None else str(int(parsed) >> 64) if isinstance(parsed, IPv6Address) else str(parsed)
+
+
+def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+    """Of an IPv4 address in an IPv6 one, as sockets for both show it, the former."""
     try:
         parsed = ip_address(address)
     except ValueError:
-        return address
-    return str(int(parsed) >> 64) if isinstance(parsed, IPv6Address) else address
+        return None
+    return (isinstance(parsed, IPv6Address) and parsed.ipv4_mapped) or parsed

@@ -6,6 +6,7 @@ import html
 import re
 import sqlite3
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -79,6 +80,19 @@ def test_every_page_stands_alone(officer: TestClient, path: str, town: Any) -> N
     assert officer.head(f"/dashboard{path}").status_code == 200
 
 
+def test_the_price_of_the_first_answer_stands_beside_what_is_spent(officer: TestClient, town: Any) -> None:
+    """After a single answer under renyi about half is spent: who sees that must see why."""
+    for path in ("", "/accounts/prefs"):
+        assert "The first answer will commit ε" in text_of(officer.get(f"/dashboard{path}").text)
+    town.ledger.settle(town.ledger.reserve("prefs", [town.event]), [town.event])
+    for path in ("", "/accounts/prefs"):
+        assert "was committed by the first answer, once" in text_of(officer.get(f"/dashboard{path}").text)
+    town.ledger.create_account("plain", Basic(12.0, 1e-6, 1e-10))
+    page = text_of(officer.get("/dashboard/accounts/plain").text)
+    assert "first answer" not in page
+    assert "more than 162,800 times as probable" in page  # e^12 = 162,754.8
+
+
 def test_pages_are_not_indented_into_the_frame_when_asked_live(officer: TestClient) -> None:
     live = officer.get("/dashboard", headers={"x-privalign-live": "1"}).text
     assert live.startswith("<main>")
@@ -110,6 +124,18 @@ def test_guessing_is_slowed_down(town: Any, visitor: TestClient) -> None:
     assert visitor.post("/dashboard/login", data={"key": town.officer}, headers=OWN).status_code == 303
 
 
+def test_one_guesser_behind_a_trusted_proxy_does_not_lock_the_officers_out(town: Any) -> None:
+    with client_of(town, trusted_proxies=[ip_network("127.0.0.1")]) as client:
+        proxied = TestClient(client.app, base_url=str(client.base_url), follow_redirects=False, client=("127.0.0.1", 1))
+
+        def log_in(key: str, forwarded: str) -> int:
+            return proxied.post("/dashboard/login", data={"key": key}, headers={**OWN, "x-forwarded-for": forwarded}).status_code
+
+        assert [log_in("pa_1_1", f"198.51.100.{number}, 192.0.2.1") for number in range(TRIES + 1)] == [401] * TRIES + [429]
+        assert log_in(town.officer, "192.0.2.1") == 429
+        assert log_in(town.officer, "192.0.2.2") == 303
+
+
 @pytest.mark.parametrize("headers", [{}, {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}])
 def test_other_sites_can_neither_log_in_nor_out(town: Any, officer: TestClient, headers: dict[str, str]) -> None:
     for path in ("login", "logout"):
@@ -121,6 +147,7 @@ def test_other_sites_can_neither_log_in_nor_out(town: Any, officer: TestClient, 
 
 def test_long_forms_are_refused(visitor: TestClient) -> None:
     assert visitor.post("/dashboard/login", data={"key": "x" * 5000}, headers=OWN).status_code == 413
+    assert visitor.post("/dashboard/login", content=b"key=a&" * 50, headers=OWN).status_code == 400
 
 
 @pytest.mark.parametrize(("https", "secure"), [(False, False), (True, False), (False, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from privalign.gateway.dashboard.sessions import TRIES, TRIES_WITHIN, Sessions, Tries, same_origin
+from privalign.gateway.dashboard.sessions import TRIES, TRIES_WITHIN, Sessions, Tries, same_origin, visitor
 from privalign.ledger import Role
 
 LIFETIME = 3600.0
@@ -94,6 +95,52 @@ def test_wrong_keys_are_counted_by_address_and_forgotten(town: Any) -> None:
     assert tries.wait("2001:db8:0:1::1") == tries.wait("192.0.2.1") == tries.wait("") == 0
     town.clock.now += TRIES_WITHIN
     assert tries.wait("2001:db8::1") == 0
+
+
+def test_every_ipv4_host_counts_alone_on_a_socket_for_both(town: Any) -> None:
+    tries = Tries(town.clock)
+    for _ in range(TRIES):
+        tries.failed("::ffff:192.0.2.1")
+    assert tries.wait("192.0.2.1") > 0
+    assert tries.wait("::ffff:192.0.2.2") == 0
+
+
+def test_a_clock_that_is_set_back_locks_nobody_out_and_revives_no_session(town: Any) -> None:
+    made = town.ledger.create_key(Role.OFFICER, expires=datetime.fromtimestamp(town.clock.now + 60, UTC))
+    sessions, tries = sessions_of(town), Tries(town.clock)
+    cookie = sessions.begin(made.key)
+    town.clock.now += 60
+    assert sessions.of(cookie) is None
+    for _ in range(TRIES):
+        tries.failed("192.0.2.1")
+    town.clock.now -= 3 * LIFETIME
+    assert sessions.of(cookie) is None
+    assert sessions.of(sessions.begin(town.ledger.authenticate(town.officer))) is not None
+    assert tries.wait("192.0.2.1") == 0
+    tries.failed("192.0.2.1")
+    assert tries.wait("192.0.2.1") == 0
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "address"),
+    [
+        ("127.0.0.1", ["192.0.2.1"], "192.0.2.1"),
+        ("127.0.0.1", ["203.0.113.9, 192.0.2.1"], "192.0.2.1"),  # what the visitor wrote itself stands further left
+        ("127.0.0.1", ["203.0.113.9", "192.0.2.1"], "192.0.2.1"),
+        ("127.0.0.1", ["203.0.113.9, 192.0.2.1, 10.1.2.3"], "192.0.2.1"),  # through two trusted ones
+        ("::ffff:127.0.0.1", ["2001:db8::1"], "2001:db8::1"),
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", [""], "127.0.0.1"),
+        ("127.0.0.1", ["192.0.2.1, unknown"], "127.0.0.1"),
+        ("127.0.0.1", ["10.0.0.1, 10.0.0.2"], "10.0.0.1"),
+        ("192.0.2.7", ["203.0.113.9"], "192.0.2.7"),  # who is no proxy of ours says what it likes
+    ],
+)
+def test_the_visitor_behind_a_proxy_that_is_trusted(client: str, forwarded: list[str], address: str) -> None:
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": headers, "client": (client, 1)})
+    assert visitor(request, [ip_network("127.0.0.1"), ip_network("10.0.0.0/8")]) == address
+    assert visitor(request, []) == client
 
 
 def test_addresses_do_not_fill_the_memory(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
