@@ -17,7 +17,7 @@ def read_gateway(table: Table) -> GatewaySettings:
         InvalidInput: names the key, its value and the remedy. Serving without keys is no setting of the file: it is asked
             for where the gateway is started, by `--allow-anonymous`.
     """
-    counts = ("max_body", "max_depth", "max_n", "max_concurrency", "burst")
+    counts = ("max_body", "max_depth", "max_n", "max_concurrency", "max_concurrency_of_key", "burst")
     durations = ("body_timeout", "ping_every", "shutdown_grace", "session_lifetime")
     flags = ("show_budget", "secure_cookies")
     per_minute = table.number("requests_per_minute", _DEFAULTS.requests_per_minute)

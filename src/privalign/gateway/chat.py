@@ -50,7 +50,7 @@ class Chat:
         self._metrics = metrics
         self._settings = settings
         self._rates = Rates(settings.requests_per_minute, settings.burst)
-        self._places = Places(settings.max_concurrency)
+        self._places = Places(settings.max_concurrency, settings.max_concurrency_of_key)
         self._tasks: set[asyncio.Task[list[Release]]] = set()
         self._ends: float | None = None  # when what is under way has had its time, by the loop's clock
 
@@ -91,7 +91,7 @@ class Chat:
         self._rates.take(caller.id)
         if self.draining:
             raise busy("the gateway is stopping; nothing was charged", "stopping", status=503)
-        self._places.take()
+        self._places.take(caller.id)
         try:
             call = await self._read(request)
             aligner = self._aligners.get(call.model)
@@ -102,7 +102,7 @@ class Chat:
             key = idempotency_key(", ".join(sent) if sent else None)  # several are one with a space in it, which is none
             answering = self._start(aligner, call, caller, key, facts)
         except BaseException:
-            self._places.leave()
+            self._places.leave(caller.id)
             raise
         return await self._respond(answering, call, request)
 
@@ -118,12 +118,12 @@ class Chat:
         task = asyncio.create_task(work)
         answering = _Answering(aligner, facts, task, admitted, keep=key is not None)
         self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(answering))
+        task.add_done_callback(lambda _: self._ended(answering, caller))
         return answering
 
-    def _ended(self, answering: _Answering) -> None:
+    def _ended(self, answering: _Answering, caller: Caller) -> None:
         """Counts a request, whether or not its client still waits."""
-        self._places.leave()
+        self._places.leave(caller.id)
         self._tasks.discard(answering.task)
         failure = None if answering.task.cancelled() else answering.task.exception()
         releases: Sequence[Release] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from starlette.types import Message, Receive, Scope
@@ -49,25 +49,35 @@ class Rates:
 
 
 class Places:
-    """Answers that may be under way at a time."""
+    """Answers that may be under way at a time, of all keys and of one."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_key: int) -> None:
         self._most = most
-        self.taken = 0
+        self._most_of_key = most_of_key
+        self._taken: Counter[str] = Counter()  # by keys that hold any
 
-    def take(self) -> None:
+    @property
+    def taken(self) -> int:
+        """Answers under way."""
+        return self._taken.total()
+
+    def take(self, key: str) -> None:
         """Takes a place, to be given back with `leave`.
 
         Raises:
-            ApiError: 503, all are taken.
+            ApiError: 429, the key has its share; 503, all are taken.
         """
+        if self._taken[key] >= self._most_of_key:
+            raise busy("too many answers under way with this key; nothing was charged", "rate_limit_exceeded")
         if self.taken >= self._most:
             raise busy("the gateway is busy; nothing was charged", "overloaded", status=503)
-        self.taken += 1
+        self._taken[key] += 1
 
-    def leave(self) -> None:
+    def leave(self, key: str) -> None:
         """Gives a place back."""
-        self.taken -= 1
+        self._taken[key] -= 1
+        if not self._taken[key]:
+            del self._taken[key]
 
 
 def check_headers(scope: Scope) -> None:

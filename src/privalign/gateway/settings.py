@@ -20,7 +20,7 @@ class GatewaySettings:
         max_depth: arrays and objects within each other in a body.
         body_timeout: seconds that a body may take to arrive whole, and likewise the headers of a new connection.
         max_n: choices that one request may ask for; each is a selection of its own, and charged.
-        max_concurrency: requests for answers under way at a time; more are refused.
+        max_concurrency: requests for answers under way at a time; more are refused. `max_concurrency_of_key`: of one key.
         requests_per_minute: of one key, on average; `burst` of them at once.
         ping_every: seconds between comments that keep a stream open while its answer is selected.
         shutdown_grace: seconds that requests under way may take once the gateway is told to stop.
@@ -40,6 +40,7 @@ class GatewaySettings:
     body_timeout: float = 30.0
     max_n: int = 16
     max_concurrency: int = 256
+    max_concurrency_of_key: int = 128
     requests_per_minute: float = 6000.0
     burst: int = 200
     ping_every: float = 10.0
@@ -49,7 +50,7 @@ class GatewaySettings:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_body", "max_depth", "max_n", "max_concurrency", "burst"):
+        for name in ("max_body", "max_depth", "max_n", "max_concurrency", "max_concurrency_of_key", "burst"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, f"{getattr(self, name)} is below 1")
         for name in ("body_timeout", "requests_per_minute", "ping_every", "shutdown_grace", "session_lifetime"):

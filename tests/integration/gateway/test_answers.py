@@ -557,6 +557,19 @@ def test_more_at_once_than_there_are_places(gateway: Gateway) -> None:
     assert running.ask().status_code == 200
 
 
+def test_one_key_may_not_take_all_places(gateway: Gateway) -> None:
+    running = gateway(max_concurrency_of_key=1)
+    running.policy.answer = slowly(1.0, texts)
+    other = running.ledger.create_key(Role.CLIENT).secret
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(running.ask)
+        time.sleep(0.4)
+        second, its = threads.submit(running.ask), threads.submit(running.ask, key=other)
+        assert error_of(second.result(), 429)["code"] == "rate_limit_exceeded"
+        assert (first.result().status_code, its.result().status_code) == (200, 200)
+    assert running.queries == (2, 0)
+
+
 def test_health(gateway: Gateway) -> None:
     running = gateway()
     assert httpx.get(f"{running.url}/healthz").json() == {"status": "ok"}

@@ -74,6 +74,7 @@ max_depth = 9
 body_timeout = 1.5
 max_n = 2
 max_concurrency = 3
+max_concurrency_of_key = 2
 requests_per_minute = 0.5
 burst = 4
 ping_every = 2
@@ -84,7 +85,7 @@ trusted_proxies = ["127.0.0.1", "10.0.0.0/8"]
 """
     settings = load(file(tmp_path, table)).gateway
     proxies = (ip_network("127.0.0.1/32"), ip_network("10.0.0.0/8"))
-    assert settings == GatewaySettings(False, False, 1000, 9, 1.5, 2, 3, 0.5, 4, 2.0, 3.0, 60.0, True, proxies)
+    assert settings == GatewaySettings(False, False, 1000, 9, 1.5, 2, 3, 2, 0.5, 4, 2.0, 3.0, 60.0, True, proxies)
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,22 @@ def test_memory_of_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_places() -> None:
-    places = Places(2)
-    places.take()
-    places.take()
+    places = Places(3, 2)
+    places.take("one")
+    places.take("one")
     with pytest.raises(ApiError) as refusal:
-        places.take()
+        places.take("one")
+    assert refusal.value.status == 429
+    places.take("other")
+    with pytest.raises(ApiError) as refusal:
+        places.take("third")
     assert refusal.value.status == 503
-    places.leave()
-    places.take()
+    places.leave("one")
+    places.take("third")
+    assert places.taken == 3
+    for key in ("one", "other", "third"):
+        places.leave(key)
+    assert not places._taken  # no key is remembered that holds none
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.none() | st.integers(0, 300))
