@@ -426,12 +426,14 @@ def test_create_reads_the_sensitivity_of_a_certificate(
 
 # Keys
 
-KEY_KEYS = {"id", "role", "models", "expires", "revoked", "account", "share", "query_limit", "queries"}
+KEY_KEYS = {"id", "role", "models", "expires", "revoked", "account", "share", "query_limit", "queries", "rate"}
 
 
 def test_a_key_from_its_making_to_its_end(document: Any, tmp_path: Path) -> None:
     document("account", "create", "prefs", *BUDGET)
-    made = document("key", "create", "--models", "a, b", "--expires", "2099-01-31", "--account", "prefs", "--share", 0.5, "--queries", 10)
+    made = document(
+        "key", "create", "--models", "a, b", "--expires", "2099-01-31", "--account", "prefs", "--share", 0.5, "--queries", 10, "--rate", 90
+    )
     assert set(made) == KEY_KEYS | {"key"}
     secret = made.pop("key")
     assert secret.startswith(f"pa_{made['id']}_")
@@ -445,6 +447,7 @@ def test_a_key_from_its_making_to_its_end(document: Any, tmp_path: Path) -> None
         "share": 0.5,
         "query_limit": 10,
         "queries": 0,
+        "rate": 90.0,
     }
     assert document("key", "list") == {"keys": [made]}
     stored = b"".join(file.read_bytes() for file in tmp_path.glob("privalign.db*"))
@@ -468,6 +471,8 @@ def test_an_officer_without_limits(document: Any, run: Run) -> None:
     ("options", "names"),
     [
         (["--role", "king"], "--role"),
+        (["--rate", "0"], "rate"),
+        (["--rate", "nan"], "rate"),
         (["--expires", "soon"], "--expires"),
         (["--expires", "2001-01-01"], "expires"),
         (["--expires", "9999-12-31T23:59:59-23:59"], "--expires"),

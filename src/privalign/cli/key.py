@@ -33,6 +33,9 @@ def create(
         float | None, typer.Option("--share", help="Part of the account that it may use up, 0 to 1.", show_default=False)
     ] = None,
     queries: Annotated[int | None, typer.Option("--queries", help="How many queries it may make.", show_default=False)] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Requests a minute. Default: the gateway's setting.", show_default=False)
+    ] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
     json: options.Json = False,
 ) -> None:
@@ -47,7 +50,7 @@ def create(
     if names is not None and not all(names):
         raise InvalidInput("--models", "holds an empty name; give names separated by commas, or leave it out for all models")
     made = open_ledger(ledger, must_exist=False).create_key(
-        kind, models=names, expires=_date(expires), account=account, share=share, queries=queries
+        kind, models=names, expires=_date(expires), account=account, share=share, queries=queries, rate=rate
     )
     facts = {"id": made.key.id, "key": made.secret, **_facts(made.key)}
     if json:
@@ -92,6 +95,7 @@ def _facts(key: Key) -> dict[str, Any]:
         "share": key.share,
         "query_limit": key.query_limit,
         "queries": key.queries,
+        "rate": key.rate,
     }
 
 

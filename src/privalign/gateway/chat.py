@@ -88,7 +88,7 @@ class Chat:
         facts = facts_of(request.scope)
         caller = await self._gate.client(request.headers)
         facts.caller = caller.id
-        self._rates.take(caller.id)
+        self._rates.take(caller.id, None if caller.key is None else caller.key.rate)
         if self.draining:
             raise busy("the gateway is stopping; nothing was charged", "stopping", status=503)
         self._places.take(caller.id)

@@ -19,7 +19,7 @@ DROPPED = 2  # times the limit: up to there a body that is too large is read and
 
 
 class Rates:
-    """A bucket of `burst` requests for every key, which fills at `per_minute`.
+    """A bucket of `burst` requests for every key, which fills at `per_minute`, or at the key's own rate.
 
     A key that was idle long enough to be full again is as good as forgotten, so that memory is bounded.
     """
@@ -30,21 +30,26 @@ class Rates:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what was left, and when
 
-    def take(self, key: str) -> None:
+    def take(self, key: str, per_minute: float | None = None) -> None:
         """Takes one request from a key's bucket.
+
+        Args:
+            per_minute: the key's own rate; its bucket then holds no more than what a minute brings.
 
         Raises:
             ApiError: 429, with the time until there is one.
         """
         now = self._clock()
-        left, then = self._buckets.pop(key, (self._burst, now))
-        left = min(self._burst, left + (now - then) * self._per_second)
+        per_second = self._per_second if per_minute is None else per_minute / 60.0
+        burst = self._burst if per_minute is None else min(self._burst, max(1.0, per_minute))
+        left, then = self._buckets.pop(key, (burst, now))
+        left = min(burst, left + (now - then) * per_second)
         allowed = left >= 1.0
         self._buckets[key] = (left - allowed, now)
         if len(self._buckets) > MOST_KEYS:
             self._buckets.popitem(last=False)
         if not allowed:
-            wait = (1.0 - left) / self._per_second
+            wait = (1.0 - left) / per_second
             raise busy("too many requests with this key; slow down", "rate_limit_exceeded", seconds=wait)
 
 

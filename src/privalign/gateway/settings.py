@@ -21,7 +21,7 @@ class GatewaySettings:
         body_timeout: seconds that a body may take to arrive whole, and likewise the headers of a new connection.
         max_n: choices that one request may ask for; each is a selection of its own, and charged.
         max_concurrency: requests for answers under way at a time; more are refused. `max_concurrency_of_key`: of one key.
-        requests_per_minute: of one key, on average; `burst` of them at once.
+        requests_per_minute: of one key without a rate of its own, on average; `burst` of them at once.
         ping_every: seconds between comments that keep a stream open while its answer is selected.
         shutdown_grace: seconds that requests under way may take once the gateway is told to stop.
         session_lifetime: seconds until an officer's dashboard session ends.

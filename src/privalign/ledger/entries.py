@@ -165,8 +165,9 @@ class Role(StrEnum):
 class Key:
     """An API key without its secret.
 
-    `models` None means every model. Sub-limits, both optional: `share` of every counter of `account`, and a number of
-    queries. They bound what one key can use up; they are no separate guarantee.
+    `models` None means every model. Sub-limits, all optional: `share` of every counter of `account`, a number of
+    queries, and `rate`, requests a minute, which the gateway keeps. They bound what one key can use up; they are no separate
+    guarantee.
     """
 
     id: str
@@ -180,6 +181,7 @@ class Key:
     query_limit: int | None
     debited: Debit
     queries: int
+    rate: float | None
 
     def allows(self, model: str) -> bool:
         """Whether the key may ask this model."""

@@ -74,6 +74,7 @@ def create(
     account: str | None,
     share: float | None,
     queries: int | None,
+    rate: float | None,
 ) -> NewKey:
     """Makes a key; its secret is returned and forgotten.
 
@@ -86,6 +87,8 @@ def create(
         raise InvalidInput("share", f"{share:g} is not above 0 and at most 1")
     if queries is not None and not 1 <= queries < 2**62:
         raise InvalidInput("queries", f"{queries} is not a number of queries; give at least 1")
+    if rate is not None and not 0 < rate < math.inf:
+        raise InvalidInput("rate", f"{rate} is not a finite number of requests a minute above 0")
     if expires is not None and expires <= now:
         raise InvalidInput("expires", "the key would have expired already; give a later date")
     if account is not None and transaction.row(FIND_ACCOUNT, {"account": account}) is None:
@@ -106,6 +109,7 @@ def create(
             "query_limit": queries,
             **columns_of("debited", Debit()),
             "queries": 0,
+            "rate": rate,
         },
     )
     return NewKey(_key(transaction.row(FIND_KEY, {"key": identity})), f"{_PREFIX}_{identity}_{secret}")
@@ -198,4 +202,5 @@ def _key(row: Row) -> Key:
         query_limit=row.query_limit,
         debited=debit_of("debited", row),
         queries=row.queries,
+        rate=row.rate,
     )

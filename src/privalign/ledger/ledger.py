@@ -266,12 +266,14 @@ class Ledger:
         account: str | None = None,
         share: float | None = None,
         queries: int | None = None,
+        rate: float | None = None,
     ) -> NewKey:
         """Makes an API key, optionally limited to a `share` of every counter of `account`, and to a number of queries.
 
         Args:
             models: what it may ask; None: every model.
             expires: a date with a time zone; None: never.
+            rate: requests a minute that the gateway lets through; None: as many as its own setting.
 
         Raises:
             InvalidInput: a limit is out of its range.
@@ -280,7 +282,7 @@ class Ledger:
             raise InvalidInput("expires", "the date has no time zone; give one, as in 2027-01-31T00:00:00Z")
         end = None if expires is None else microseconds(expires)
         with self._database.write() as transaction:
-            return keys.create(transaction, self._now(), role, models, end, account, share, queries)
+            return keys.create(transaction, self._now(), role, models, end, account, share, queries, rate)
 
     def keys(self) -> list[Key]:
         """All keys, oldest first, without secrets."""

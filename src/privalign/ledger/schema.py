@@ -108,4 +108,5 @@ KEYS = Table(
     Column("query_limit", BigInteger),
     *_counters("debited"),
     Column("queries", BigInteger, nullable=False),
+    Column("rate", Float(53)),  # requests a minute; NULL: the gateway's
 )

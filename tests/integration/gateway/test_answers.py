@@ -557,6 +557,13 @@ def test_more_at_once_than_there_are_places(gateway: Gateway) -> None:
     assert running.ask().status_code == 200
 
 
+def test_a_key_with_a_rate_of_its_own(gateway: Gateway) -> None:
+    running = gateway()
+    slow = running.ledger.create_key(Role.CLIENT, rate=1.0).secret
+    assert [running.ask(key=slow).status_code for _ in range(2)] == [200, 429]
+    assert running.ask().status_code == 200
+
+
 def test_one_key_may_not_take_all_places(gateway: Gateway) -> None:
     running = gateway(max_concurrency_of_key=1)
     running.policy.answer = slowly(1.0, texts)

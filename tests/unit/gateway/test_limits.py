@@ -32,6 +32,20 @@ def test_never_more_than_burst_and_rate_allow(pauses: list[float], burst: int, p
             assert last - first + 1 <= burst + (taken[last] - taken[first]) * per_minute / 60 + 1e-6
 
 
+def test_a_key_may_have_a_rate_of_its_own() -> None:
+    now = 0.0
+    rates = Rates(6000.0, 100, clock=lambda: now)
+    rates.take("slow", 3.0)
+    for _ in range(2):
+        rates.take("slow", 3.0)
+    with pytest.raises(ApiError) as refusal:
+        rates.take("slow", 3.0)
+    assert refusal.value.headers["retry-after"] == "20"
+    rates.take("other")
+    now = 20.0
+    rates.take("slow", 3.0)
+
+
 def test_waiting_as_long_as_told_is_enough() -> None:
     now = 0.0
     rates = Rates(7.0, 1, clock=lambda: now)
