@@ -212,9 +212,11 @@ def load_certificate(path: Path, key: bytes) -> Certificate:
         weights_file = path.with_suffix(".safetensors")
         weights = weights_file.read_bytes() if weights_file.exists() else b""
     except OSError as error:
-        raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); give a certificate file") from None
+        raise InvalidFile(
+            str(path), None, f"cannot be read ({error.strerror}); give a certificate, as `privalign reward fit` writes it"
+        ) from None
     except ValueError:
-        raise InvalidFile(str(path), None, "not JSON; give a certificate file") from None
+        raise InvalidFile(str(path), None, "not JSON; give a certificate, as `privalign reward fit` writes it") from None
     certificate = Certificate.from_json(document, str(path))
     if not certificate.is_signed_by(key, weights):
         raise InvalidFile(

@@ -248,6 +248,38 @@ def test_check_states_every_guarantee_and_touches_no_budget(run: Run, document: 
     assert "all back-ends answered" in out
 
 
+def test_a_design_that_can_answer_nothing_says_so(run: Run, document: Any) -> None:
+    """Back-ends by address alone, the whole range as Δ, and noise too small for ε = 8."""
+    Path("privalign.toml").write_text(
+        """
+[accounts.prefs]
+epsilon = 8.0
+delta = 1e-6
+
+[policies.local]
+independent_of_accounts = true
+kind = "openai"
+base_url = "http://127.0.0.1:8000/v1"
+model = "base"
+
+[rewards.armo]
+kind = "vllm-classify"
+base_url = "http://127.0.0.1:8001"
+range = [0.0, 1.0]
+sensitivity = "range"
+
+[models.aligned]
+policy = "local"
+reward = "armo"
+account = "prefs"
+mechanism = { kind = "privitp", n = 16, beta = 0.05, sigma_x = 0.5, sigma_z = 0.5 }
+"""
+    )
+    assert document("config", "check", "privalign.toml", "--no-probe")["models"][0]["answers"] == 0
+    code, out, _ = run("config", "check", "privalign.toml", "--no-probe")
+    assert (code, "cannot pay for a single answer" in " ".join(out.split())) == (0, True)
+
+
 @pytest.mark.parametrize("ledger", ["none", "empty file", "without the account", "with the account"])
 def test_check_writes_nothing_and_names_the_accounts_that_use_would_make(run: Run, document: Any, config: Path, ledger: str) -> None:
     if ledger == "empty file":

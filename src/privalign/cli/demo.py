@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    prompts: Annotated[int | None, typer.Option("--prompts", help="How many problems to answer. Default 100.", show_default=False)] = None,
+    prompts: Annotated[
+        int | None, typer.Option("--prompts", help="How many problems to answer, 2 to 1792. Default 100.", show_default=False)
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the figure and the JSON report.", metavar="DIR")] = Path("privalign-demo"),
     seed: Annotated[int, typer.Option("--seed", help="Seed of the candidates.")] = 0,
     json: options.Json = False,

@@ -201,7 +201,13 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
         f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
         f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
-        + ("Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all.")
+        + (
+            "Its answers are free."
+            if answers is None
+            else f"It pays for at least {answers:,} answers in all."
+            if answers
+            else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
+        )
     )
     return {
         "name": spec.name,

@@ -94,11 +94,18 @@ def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
+    cells = [[shown(value) for value in row] for row in rows]
     for number, name in enumerate(names):
-        table.add_column(name, overflow="fold", no_wrap=number == 0)  # the name or id, to be copied
-    for row in rows:
-        table.add_row(*(shown(value) for value in row))
-    Console(markup=False, emoji=False).print(table)
+        least = longest_word(name, *(row[number] for row in cells))
+        table.add_column(name, min_width=least, no_wrap=number == 0)  # the name or id, to be copied
+    for row in cells:
+        table.add_row(*row)
+    Console(markup=False, emoji=False).print(table, crop=False)
+
+
+def longest_word(*texts: str) -> int:
+    """The width below which a column would break a number or a word in two."""
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import basis, print_facts, print_json, replacing, to_json, working
+from privalign.cli.output import basis, longest_word, print_facts, print_json, replacing, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="The paper's studies on scored candidates: composition, matched privacy, ablations, win rates, overhead, budgets.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     rich_markup_mode=None,
 )
 
@@ -331,14 +331,15 @@ def _print(study: Study, out: Path | None) -> None:
     columns = [name for name in _COLUMNS[study.kind] if any(row.get(name) is not None for row in study.rows)]
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        is_name = name in ("mechanism", "rule")
-        table.add_column(heading(name), justify="left" if is_name else "right", no_wrap=is_name, overflow="fold")
+        is_name, cells = name in ("mechanism", "rule"), [cell(name, row.get(name)) for row in study.rows]
+        least = longest_word(heading(name), *cells)
+        table.add_column(heading(name), justify="left" if is_name else "right", no_wrap=is_name, min_width=least)
     for row in study.rows:
         table.add_row(*(cell(name, row.get(name)) for name in columns))
     console = Console(markup=False, emoji=False, highlight=False)
     console.print(study.notice, style="bold")
     console.print(study.title)
-    console.print(table)
+    console.print(table, crop=False)
     if any("epsilon" in name or name.endswith("_exact") for name in columns):
         console.print(basis(study.settings))
     if out is not None:

@@ -94,7 +94,8 @@ def _template(table: Table) -> Callable[[], Any]:
 
 
 def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[float, float]) -> Callable[[], Reward]:
-    url, model, key = table.text("base_url"), table.text("model"), table.secret("api_key")
+    url, key = table.text("base_url"), table.secret("api_key")
+    model = table.text("model", None) if kind.startswith("vllm-") else table.text("model")  # vLLM serves one and needs no name
     template = _template(table) if kind not in ("vllm-score", "tei-rerank") else None
     activation = table.flag("activation", False) if not kind.startswith("sglang") else False
     label: Any = None

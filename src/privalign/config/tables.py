@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -143,7 +144,8 @@ class Table:
         self._read.add(key)
         if key not in self._values:
             if default is _REQUIRED:
-                raise self.wrong(key, f"missing; give {kind}")
+                near = difflib.get_close_matches(key, set(self._values) - self._read, 1)
+                raise self.wrong(key, f"missing; give {kind}" + (f" (is it '{near[0]}'?)" if near else ""))
             return default
         value = self._values[key]
         if not fits(value):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
-import numba
 import numpy as np
 
 from privalign import __version__
@@ -148,4 +148,4 @@ def published(
 
 
 def _versions() -> dict[str, str]:
-    return {"privalign": __version__, "numpy": np.__version__, "numba": numba.__version__}
+    return {"privalign": __version__, "numpy": np.__version__, "numba": version("numba")}

@@ -109,6 +109,7 @@ class _ChatEngine(LlamaCppPolicy):
         if server is None:
             raise BackendFailed("the llama.cpp policy is closed; make a new one")
         try:
+            json.dumps(body, allow_nan=False)  # the engine's own encoder, where it is a faster one, turns NaN into null
             answer = server.handle_chat_completions(body)
         except (RuntimeError, TypeError, ValueError):
             raise UpstreamFailed("llama.cpp cannot read the request; give plain JSON, and no images", 400) from None

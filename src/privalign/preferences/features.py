@@ -58,8 +58,10 @@ def feature_map(description: object) -> FeatureMap:
         "llamacpp": LlamaCppEmbeddings,
     }
     kind = description.get("kind") if isinstance(description, Mapping) else None
-    if not isinstance(description, Mapping) or not isinstance(kind, str) or kind not in maps:
+    if not isinstance(description, Mapping) or not isinstance(kind, str):
         raise InvalidInput("features", _UNKNOWN)
+    if kind not in maps:
+        raise InvalidInput("features", f"{kind!r} is no kind that this version knows; known are {', '.join(maps)}")
     return maps[kind].from_description(description)
 
 

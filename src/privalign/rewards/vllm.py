@@ -15,19 +15,22 @@ from privalign.rewards.remote import Call, chunks
 from privalign.rewards.scores import by_index, entry, number, objects
 from privalign.types import Request
 
+_ONLY = "its only model"
+
 
 @dataclass(frozen=True, slots=True)
 class VllmClassify:
     """`POST /classify`: a sequence classifier.
 
     Args:
-        model: the served name. activation: let the server apply the model's activation (sigmoid or softmax), or send raw scores.
+        model: the served name; None: the only one.
+        activation: let the server apply the model's activation (sigmoid or softmax), or send raw scores.
         template: the reward model's chat template: texts travel in batches. None: messages, one conversation a call, and the
             server's template.
         label: index of the class whose score is the reward; None for a model with one output.
     """
 
-    model: str
+    model: str | None
     activation: bool = False
     template: ChatTemplate | None = None
     label: int | None = None
@@ -35,11 +38,11 @@ class VllmClassify:
     @property
     def name(self) -> str:
         """A public name that says which model, with which settings."""
-        return f"vllm-classify {self.model} {_settings(self.activation, self.label)}"
+        return f"vllm-classify {self.model or _ONLY} {_settings(self.activation, self.label)}"
 
     def calls(self, request: Request, answers: Sequence[str], batch_size: int) -> list[Call]:
         """The calls that score all answers, in order."""
-        settings = {"model": self.model, "use_activation": self.activation}
+        settings = _named(self.model) | {"use_activation": self.activation}
         return _text_calls("/classify", settings, self.template, request, answers, batch_size, _reader("probs", self.label))
 
 
@@ -47,7 +50,7 @@ class VllmClassify:
 class VllmPooling:
     """`POST /pooling` with the task `classify`: as `VllmClassify`, for servers without that path."""
 
-    model: str
+    model: str | None
     activation: bool = False
     template: ChatTemplate | None = None
     label: int | None = None
@@ -55,11 +58,12 @@ class VllmPooling:
     @property
     def name(self) -> str:
         """A public name that says which model, with which settings."""
-        return f"vllm-pooling {self.model} {_settings(self.activation, self.label)}"
+        return f"vllm-pooling {self.model or _ONLY} {_settings(self.activation, self.label)}"
 
     def calls(self, request: Request, answers: Sequence[str], batch_size: int) -> list[Call]:
         """The calls that score all answers, in order."""
-        settings = {"model": self.model, "task": "classify", "encoding_format": "float", "use_activation": self.activation}
+        own = {"task": "classify", "encoding_format": "float", "use_activation": self.activation}
+        settings = _named(self.model) | own
         return _text_calls("/pooling", settings, self.template, request, answers, batch_size, _reader("data", self.label))
 
 
@@ -70,19 +74,23 @@ class VllmScore:
     The prompt is a lone user turn as it is; of a longer conversation all turns with their roles.
     """
 
-    model: str
+    model: str | None
     activation: bool = False
 
     @property
     def name(self) -> str:
         """A public name that says which model, with which settings."""
-        return f"vllm-score {self.model} {_settings(self.activation, None)}"
+        return f"vllm-score {self.model or _ONLY} {_settings(self.activation, None)}"
 
     def calls(self, request: Request, answers: Sequence[str], batch_size: int) -> list[Call]:
         """The calls that score all answers, in order."""
         # text_1 and text_2 are the names that every version takes; newer ones also call them queries and documents
-        common = {"model": self.model, "use_activation": self.activation, "text_1": prompt_text(request)}
+        common = _named(self.model) | {"use_activation": self.activation, "text_1": prompt_text(request)}
         return [Call("/score", common | {"text_2": list(batch)}, _scores(len(batch))) for batch in chunks(answers, batch_size)]
+
+
+def _named(model: str | None) -> dict[str, Any]:
+    return {} if model is None else {"model": model}
 
 
 def _settings(activation: bool, label: int | None) -> str:

@@ -342,7 +342,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rewards/armo", 3, "[rewards] armo: is not a table"),
     ("rewards/armo/kind", "nosuch", "[rewards.armo] kind: 'nosuch' is not one of vllm-classify"),
     ("rewards/armo/base_url", None, "[rewards.armo] base_url: missing"),
-    ("rewards/armo/model", None, "[rewards.armo] model: missing"),
+    (
+        "rewards/armo",
+        {"kind": "tei", "base_url": "http://127.0.0.1:1", "range": [0.0, 1.0], "sensitivity": "range"},
+        "[rewards.armo] model: missing",
+    ),
     ("rewards/armo/range", None, "[rewards.armo] range: missing"),
     ("rewards/armo/range", [1.0, 0.0], "[rewards.armo] range: "),
     ("rewards/armo/range", "0,1", "[rewards.armo] range: '0,1' is not a pair of numbers"),

@@ -16,6 +16,7 @@ from privalign.rewards.remote import Server
 from privalign.rewards.sglang import SglangClassify, SglangV1Classify
 from privalign.rewards.tei import TeiPredict, TeiRerank
 from privalign.rewards.vllm import VllmClassify, VllmPooling, VllmScore
+from privalign.types import Request
 
 TEMPLATE = ChatTemplate("x")
 
@@ -64,3 +65,11 @@ def test_only_an_overloaded_server_is_worth_another_attempt() -> None:
     assert soon is not None
     assert 3 < soon <= 5
     assert wait(429, retry_after=email.utils.formatdate(time.time() + 3600, usegmt=True)) is None
+
+
+@pytest.mark.parametrize("dialect", [VllmClassify(None), VllmPooling(None), VllmScore(None)], ids=lambda dialect: dialect.name)
+def test_a_vllm_server_of_one_model_needs_no_name(dialect: VllmClassify | VllmPooling | VllmScore) -> None:
+    for call in dialect.calls(Request.of_prompt("hello"), ["a", "b"], 8):
+        assert "model" not in call.body
+        assert call.body["use_activation"] is False
+    assert "its only model" in dialect.name

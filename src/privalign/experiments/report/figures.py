@@ -57,12 +57,12 @@ def can_compare(study: Study) -> bool:
 
 def comparison_grid(studies: Sequence[Study], name: str, notice: str) -> Drawing:
     """True lift (left) and proxy reward (right) against n, one row a study: the layout of the paper's Figures 4 to 9."""
-    from matplotlib.figure import Figure
-
     descriptions: list[str] = []
     looks: dict[str, style.Look] = {}
     title = "True lift and proxy reward against the number of candidates"
-    with style.styled():
+    with style.styled():  # says what is missing, so before the import
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(8.4, 2.7 * len(studies) + 0.8), layout="constrained")
         grid = figure.subplots(len(studies), 2, squeeze=False)
         for study, pair in zip(studies, grid, strict=True):
@@ -80,14 +80,14 @@ def comparison_grid(studies: Sequence[Study], name: str, notice: str) -> Drawing
 
 
 def _single(panel: Panel, drawn: Sequence[Line], name: str, title: str, notice: str) -> Drawing:
-    from matplotlib.figure import Figure
-
     points = [point for line in drawn for point in line.points]
     notes = [panel.error_note] if panel.error_note and any(point.error is not None for point in points) else []
     if panel.ringed and any(point.ringed for point in points):
         notes.append(panel.ringed[1])
     description = described(panel, drawn)
-    with style.styled():
+    with style.styled():  # says what is missing, so before the import
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=SIZE, layout="constrained")
         axes = figure.subplots()
         looks = _draw(axes, panel, drawn)

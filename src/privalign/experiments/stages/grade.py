@@ -51,9 +51,9 @@ class GradeJob:
         Raises:
             InvalidInput: graded already, no such reward column of numbers, or prompts without a right answer.
         """
+        table = self.source.table(0)  # says what is missing, so before the import
         from pyarrow import types
 
-        table = self.source.table(0)
         if COLUMN in table.column_names:
             raise InvalidInput("--from", f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
         reward = self.settings.reward

@@ -134,7 +134,9 @@ def working_on(
 
     Raises:
         InvalidInput: it was started with other settings (both values are named), it holds something else, or it is in use.
+        MissingDependency: pyarrow is not installed.
     """
+    _parquet()  # without it hours of drawing could not be written
     wanted = json.loads(json.dumps({"stage": stage, "prompts": prompts, "shards": shards, "settings": dict(settings)}, default=str))
     try:
         path.mkdir(parents=True, exist_ok=True)
