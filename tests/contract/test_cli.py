@@ -16,6 +16,7 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import privalign
 from privalign import cli
 
 ESCAPE = "\x1b"
@@ -87,6 +88,13 @@ CONTRACT = {
     "reward range",
     "init",
     "config check",
+    "serve",
+    "simulate",
+    "collect",
+    "score",
+    "grade",
+    "evaluate",
+    "report",
 }
 
 
@@ -172,6 +180,9 @@ GOOD: list[list[object]] = [
     ["key", "create"],
     ["key", "list"],
     ["init", "file.toml"],
+    ["simulate", "--model", "gaussian", "--prompts", 3, "--candidates", 6, "--out", "pool.jsonl"],
+    ["evaluate", "pool.jsonl", "--range", "0,1", "--mechanisms", "bon,privbon", "--scale", 0.1, "--n-grid", "2", "--out", "study.json"],
+    ["report", "study.json", "--out", "report"],
 ]
 
 
@@ -193,6 +204,10 @@ def test_without_json_there_is_something_to_read() -> None:
         code, out, error = run(*arguments)
         assert (code, error) == (0, ""), arguments
         assert len(out) > 10
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version") == (0, f"{privalign.__version__}\n", "")
 
 
 def test_an_error_is_one_line_in_a_real_process_too() -> None:

@@ -9,7 +9,7 @@ import contextlib
 import io
 import signal
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -50,7 +50,14 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 @app.callback()
-def help_without_command(context: typer.Context) -> None:
+def without_command(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False
+) -> None:
+    if version:
+        from privalign import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
