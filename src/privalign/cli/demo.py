@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_json
+from privalign.cli.output import bars, print_json
 
 if TYPE_CHECKING:
     from privalign.experiments.demo import DemoReport, Row
@@ -27,22 +26,11 @@ def demo(
 
     Rewards are treated as public here, to show what a private release is worth: not a private release.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from privalign.experiments.demo import PROMPTS, prepare_folder, run_demo, write_report
 
     prepare_folder(out)
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
-
+    with bars() as progress:
         report = run_demo(PROMPTS if prompts is None else prompts, progress, seed)
         files = [str(path) for path in write_report(report, out)]
     if json:

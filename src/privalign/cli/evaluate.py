@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, basis, print_json, print_table, replacing, to_json
+from privalign.cli.output import assumptions, bars, basis, print_json, print_table, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -88,7 +87,8 @@ def evaluate(
     }
     with contextlib.ExitStack() as stack:
         target = None if out is None else stack.enter_context(replacing(out, file))
-        run["progress"] = stack.enter_context(_progress())
+        progress = stack.enter_context(bars())
+        run["progress"] = lambda done: progress("prompts", done, None)
         if protocol == "faithful":
             study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "with"})
         elif protocol == "authors":
@@ -165,15 +165,3 @@ def _cell(name: str, value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return shown(value, 4) if name == "epsilon" else f"{value:.2f}" if name.endswith("_pp") else f"{value:.3f}"
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A count of prompts on stderr where that is a terminal; nothing of it stays."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("evaluating"), BarColumn(), TextColumn("{task.completed} prompts"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task("evaluating", total=None)
-        yield lambda done: bars.update(task, completed=done)

@@ -8,8 +8,9 @@ import math
 import os
 import secrets
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,12 +27,32 @@ def working(what: str) -> Iterator[None]:
     """A spinner on stderr, where that is a terminal, while something takes a few seconds; nothing of it stays."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(f"{what} …"):
+    if sys.stderr.isatty():
+        with Console(stderr=True).status(f"{what} …"):
             yield
     else:
         yield
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on stderr, where that is a terminal, for each sort of work; nothing of it stays.
+
+    What is yielded is told of what, how much is done, and of how much (None: not known).
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as shown:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = shown.add_task(what, total=total)
+            shown.update(tasks[what], completed=done, total=total)
+
+        yield progress
 
 
 def finite(value: Any) -> Any:

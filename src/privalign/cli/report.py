@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_json
+from privalign.cli.output import bars, print_json
 
 Studies = Annotated[
     list[Path],
@@ -24,17 +23,12 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Figures (PNG, SVG), tables (Markdown, CSV, LaTeX) and one HTML page of studies: not a private release."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from privalign.experiments.report.build import read_studies, write_report
     from privalign.experiments.study import NOTICE
 
     read = read_studies(studies)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task("drawing", total=None)
-        paths = write_report(read, out, lambda done, total: bars.update(task, completed=done, total=total))
+    with bars() as progress:
+        paths = write_report(read, out, lambda done, total: progress("drawing", done, total))
     if json:
         print_json(
             {

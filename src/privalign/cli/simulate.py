@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_facts, print_json, replacing, to_json
+from privalign.cli.output import bars, print_facts, print_json, replacing, to_json
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,20 +56,12 @@ def simulate(
 
 def _write(plan: Plan, out: Path) -> None:
     """The data file, with a progress bar on stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from privalign.experiments.simulate import write_jsonl, write_parquet
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        replacing(out) as file,
-        Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars,
-    ):
-        task = bars.add_task("prompts", total=plan.prompts)
+    with replacing(out) as file, bars() as bar:
 
         def progress(done: int) -> None:
-            bars.update(task, completed=done)
+            bar("prompts", done, plan.prompts)
 
         if out.suffix == ".parquet":
             write_parquet(plan, cast(Any, file).buffer, progress)

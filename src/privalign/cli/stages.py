@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Container, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_facts, print_json, replacing
+from privalign.cli.output import bars, print_facts, print_json, replacing
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
     from privalign.config.recipe import BackEnds, PolicySource, Recipe, RewardSource
     from privalign.experiments.stages.engine import Engine
-    from privalign.experiments.stages.run import Described, Progress, StageReport
+    from privalign.experiments.stages.run import Described, StageReport
 
 T = TypeVar("T")
 
@@ -130,8 +130,8 @@ def collect(
             runner = _engine(engine, workers, gpus)
             assert settings.policy is not None
             described = _described(plan.back_ends.policy(settings.policy, plan.field("collect", "policy")))
-        with _bar("collecting") as progress:
-            report = run_collect(settings, described, plan.folder("collect"), runner, progress)
+        with bars() as progress:
+            report = run_collect(settings, described, plan.folder("collect"), runner, partial(progress, "collecting"))
     _show(report, json, None)
 
 
@@ -162,8 +162,9 @@ def score(
         else:
             settings = ScoreSettings(tuple(_required(reward, "reward", "give the name of a [rewards.*] table")))
         described = {name: _described(plan.back_ends.reward(name, plan.field("score", "reward"))) for name in settings.rewards}
-        with _bar("scoring") as progress:
-            report = run_score(settings, plan.source("collect"), described, plan.folder("score"), _engine(engine, workers, gpus), progress)
+        runner = _engine(engine, workers, gpus)
+        with bars() as progress:
+            report = run_score(settings, plan.source("collect"), described, plan.folder("score"), runner, partial(progress, "scoring"))
     _show(report, json, export)
 
 
@@ -229,8 +230,9 @@ def grade(
         if workers is not None and engine == "local":
             settings, workers = dataclasses.replace(settings, workers=workers), None
         judge = None if settings.policy is None else _described(plan.back_ends.policy(settings.policy, plan.field("grade", "policy")))
-        with _bar("grading") as progress:
-            report = run_grade(settings, plan.source("score"), judge, plan.folder("grade"), _engine(engine, workers, gpus), progress)
+        runner = _engine(engine, workers, gpus)
+        with bars() as progress:
+            report = run_grade(settings, plan.source("score"), judge, plan.folder("grade"), runner, partial(progress, "grading"))
     _show(report, json, export)
 
 
@@ -342,18 +344,6 @@ def _engine(name: str, workers: int | None, gpus: float) -> Engine:
 
         return RayEngine(workers, gpus)
     raise InvalidInput("--engine", f"{name!r} is not one of local, ray")
-
-
-@contextlib.contextmanager
-def _bar(what: str) -> Iterator[Progress]:
-    """A bar of prompts on stderr where that is a terminal; nothing of it stays."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _show(report: StageReport, json: bool, export: Path | None) -> None:

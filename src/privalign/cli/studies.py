@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import basis, longest_word, print_facts, print_json, replacing, to_json, working
+from privalign.cli.output import bars, basis, longest_word, print_facts, print_json, replacing, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
@@ -261,7 +259,7 @@ def every(
     paths = {name: folder / f"{name}.json" for name in requests}
     made = {name: study for name, path in paths.items() if (study := _made(path, requests[name])) is not None}
     resumed = len(made)
-    with _bars() as progress:
+    with bars() as progress:
         for name, study in run_studies([table for table in tables if str(table["name"]) not in made], candidates, progress):
             made[name] = replace(study, settings={**study.settings, "request": requests[name]})
             _write(made[name], paths[name])
@@ -307,7 +305,7 @@ def _run(kind: str, file: Path, given: dict[str, Any], out: Path | None, json: b
     raw = {name: value for name, value in given.items() if name not in _OWN}
     with working("reading"):
         source = read_source(file, raw)
-    with _bars() as progress:
+    with bars() as progress:
         study = run_study(kind, raw, source, lambda done, total: progress(kind, done, total))
     if out is not None:
         _write(study, out, file)
@@ -344,21 +342,3 @@ def _print(study: Study, out: Path | None) -> None:
         console.print(basis(study.settings))
     if out is not None:
         console.print(f"written: {out}")
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per study on stderr where that is a terminal; nothing of it stays."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield progress
