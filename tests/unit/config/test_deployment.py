@@ -234,7 +234,7 @@ def test_members_may_stand_after_their_ensemble(tmp_path: Path) -> None:
 )
 def test_every_kind_of_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any]) -> None:
     monkeypatch.setenv("PRIVALIGN_TEST_KEY", "s3cret")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read only once, when it is imported
     responses = [{"text": "t", "proxy_reward": 0.0}]
     (tmp_path / "candidates.jsonl").write_text(json.dumps({"prompt": "p", "responses": responses}) + "\n")
     spec = read(tmp_path, with_policy(**table)).policies["local"]
