@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from privalign.errors import InvalidFile, InvalidInput
 
@@ -105,6 +106,16 @@ class Sensitivity:
         if self.range.low == 0 or self.delta >= self.width:
             return self.delta
         return min(self.width, math.nextafter(self.delta + math.ldexp(self.width, -52), math.inf))
+
+    def stated(self) -> dict[str, Any]:
+        """Δ and what it rests on, as JSON has it: stated wherever ε is."""
+        return {
+            "sensitivity": self.delta,
+            "sensitivity_source": self.source,
+            "relation": None if self.relation is None else self.relation.value,
+            "records_per_person": self.records_per_person,
+            "range": [self.range.low, self.range.high],
+        }
 
 
 @dataclass(frozen=True, slots=True)

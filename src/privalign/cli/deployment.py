@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, print_facts, print_json, printable, replacing
+from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def ask(
             "delta": release.delta,
             "account": spec.account,
             "candidates": release.drawn,
-            **assumptions(deployment.rewards[spec.reward].sensitivity),
+            **deployment.rewards[spec.reward].sensitivity.stated(),
         },
         "remaining": {"epsilon": epsilon, "delta": delta},
     }
@@ -217,6 +217,6 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "mechanism": spec.mechanism.name,
         "epsilon": epsilon,
         "answers": answers,
-        **assumptions(sensitivity),
+        **sensitivity.stated(),
         "guarantee": guarantee,
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, bars, basis, print_json, print_table, replacing, to_json
+from privalign.cli.output import bars, basis, print_json, print_table, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -114,8 +114,7 @@ def _faithful(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int
         raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
     stated: dict[str, Any] = {name: given.pop(name) for name in ("range", "sensitivity", "certificate") if name in given}
     sensitivity = parse({"mechanism": "base", **stated}).sensitivity
-    study = comparison.faithful(lambda: read_scored(file, reward), sensitivity, names, sizes, given, **run)
-    return replace(study, settings={**study.settings, **assumptions(sensitivity)})
+    return comparison.faithful(lambda: read_scored(file, reward), sensitivity, names, sizes, given, **run)
 
 
 def _authors(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:

@@ -19,7 +19,7 @@ import typer
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from privalign.sensitivity import Sensitivity
+    pass
 
 
 @contextlib.contextmanager
@@ -64,17 +64,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
-
-
-def assumptions(sensitivity: Sensitivity) -> dict[str, Any]:
-    """Δ and what it rests on: shown wherever ε is."""
-    return {
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "relation": None if sensitivity.relation is None else sensitivity.relation.value,
-        "records_per_person": sensitivity.records_per_person,
-        "range": [sensitivity.range.low, sensitivity.range.high],
-    }
 
 
 def basis(settings: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import assumptions, print_facts, print_json, to_json, working
+from privalign.cli.output import print_facts, print_json, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
 
@@ -71,8 +71,8 @@ def priced(settings: Settings) -> dict[str, Any]:
 
     mechanism = settings.build()
     if settings.sensitivity.public:
-        return {"mechanism": settings.mechanism, **assumptions(settings.sensitivity), "epsilon": 0.0, "slack": 0.0, "guarantee": PUBLIC}
-    facts: dict[str, Any] = {"mechanism": settings.mechanism, **assumptions(settings.sensitivity)}
+        return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), "epsilon": 0.0, "slack": 0.0, "guarantee": PUBLIC}
+    facts: dict[str, Any] = {"mechanism": settings.mechanism, **settings.sensitivity.stated()}
     if settings.mechanism != "privitp":
         for name in ("threshold", "halt", "orders"):
             if getattr(settings, name) is not None:
@@ -117,7 +117,7 @@ def calibrated(settings: Settings) -> dict[str, Any]:
     scale = settings.calibrated(settings.epsilon)
     achieved = costs.epsilon(settings.with_noise(scale).event(settings.sensitivity), settings.delta)
     noise = {name: scale for name in NOISE_OPTIONS[settings.mechanism]}
-    facts = {"mechanism": settings.mechanism, "n": settings.n, **noise, "epsilon": achieved, **assumptions(settings.sensitivity)}
+    facts = {"mechanism": settings.mechanism, "n": settings.n, **noise, "epsilon": achieved, **settings.sensitivity.stated()}
     if settings.mechanism == "privitp":
         facts |= {"n2": settings.n2, "beta": settings.beta, "tail": settings.tail, "delta": settings.delta}
     return facts

@@ -17,7 +17,7 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
-from privalign.cli.output import assumptions, print_facts, print_json, printable, replacing, to_json
+from privalign.cli.output import print_facts, print_json, printable, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, NOISE_OPTIONS, Settings, parse
 
@@ -121,7 +121,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: 
     settings = {
         "mechanism": selector.mechanism.name,
         **dataclasses.asdict(cast(Any, selector.mechanism)),
-        **assumptions(selector.sensitivity),
+        **selector.sensitivity.stated(),
         "delta": selector.settings_delta,
         "draw": selector.order.value,
         "reward": reward,
@@ -259,7 +259,7 @@ class Selector:
             "private": self.notice is None,
             **dataclasses.asdict(cast(Any, self.mechanism)),
             "draw": self.order.value,
-            **assumptions(self.sensitivity),
+            **self.sensitivity.stated(),
         }
         if account is not None:
             facts["spent_is"] = "how much the account's spent rose; the guarantee is the account's, not the run's"

@@ -13,7 +13,6 @@ from typing import Any
 
 from privalign.acceptance import default_tail
 from privalign.experiments.held_out import Measured
-from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
 from privalign.mechanisms.itp import ITP
@@ -96,10 +95,10 @@ def noise_comparison(
     settings = settings or AblationSettings()
     started = time.perf_counter()
     skylines = {beta: [ITP(n, n, beta) for n in sizes] for beta in betas}
-    tuned = _measured(blocks, sensitivity, [itp for itps in skylines.values() for itp in itps], settings, progress)
+    tuned = Measured.of(blocks, [itp for itps in skylines.values() for itp in itps], sensitivity, settings, progress)
     best = max(betas, key=lambda beta: sum(float(tuned.tuning.true[tuned.position(itp)].mean()) for itp in skylines[beta]))
     noisy = {(sigma, n): _privitp(n, best, sigma) for sigma in sigmas for n in sizes}
-    measured = _measured(blocks, sensitivity, list(noisy.values()), settings, progress)
+    measured = Measured.of(blocks, list(noisy.values()), sensitivity, settings, progress)
     rows = [tuned.row(itp) | {"beta": best, "sigma": None} for itp in skylines[best]]
     rows += [measured.row(mechanism) | {"beta": best, "sigma": sigma} for (sigma, _), mechanism in noisy.items()]
     stated = _stated(tuned, sensitivity, settings) | {"betas": list(betas), "beta_selected": best}
@@ -123,7 +122,7 @@ def _ablation(
 ) -> Study:
     """One row per value of the parameter and mechanism."""
     started = time.perf_counter()
-    measured = _measured(blocks, sensitivity, [mechanism for row in grid.values() for mechanism in row], settings, progress)
+    measured = Measured.of(blocks, [mechanism for row in grid.values() for mechanism in row], sensitivity, settings, progress)
     selected = {measured.best(family) for family in zip(*grid.values(), strict=True)}
     rows = [
         measured.row(mechanism) | {parameter: value, **fixed, "selected": mechanism in selected}
@@ -133,35 +132,10 @@ def _ablation(
     return Study(kind, title, _stated(measured, sensitivity, settings) | dict(fixed), rows, time.perf_counter() - started)
 
 
-def _measured(
-    blocks: Sequence[ScoredPrompts],
-    sensitivity: Sensitivity,
-    mechanisms: Sequence[Mechanism],
-    settings: AblationSettings,
-    progress: Progress,
-) -> Measured:
-    total = sum(block.prompts for block in blocks)
-    outcomes = measure(
-        blocks,
-        list(dict.fromkeys(mechanisms)),
-        sensitivity.range,
-        sensitivity,
-        delta=settings.delta,
-        draw=settings.draw,
-        replicates=settings.replicates,
-        seed=settings.seed,
-        workers=settings.workers,
-        progress=lambda done: progress(done, total),
-    )
-    return Measured.split(outcomes, settings.held_out, settings.seed)
-
-
 def _stated(measured: Measured, sensitivity: Sensitivity, settings: AblationSettings) -> dict[str, Any]:
     return {
         **asdict(settings),
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "range": [sensitivity.range.low, sensitivity.range.high],
+        **sensitivity.stated(),
         "prompts_tuning": len(measured.tuning.base),
         "prompts_reporting": len(measured.reporting.base),
         "skipped": measured.reporting.skipped,

@@ -75,9 +75,7 @@ def budgets(
     stated = {
         **asdict(settings),
         "tail": default_tail(settings.n),
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "range": [sensitivity.range.low, sensitivity.range.high],
+        **sensitivity.stated(),
         "prompts": len(data),
         "sigma_unit": "reward",
     }

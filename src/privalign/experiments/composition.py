@@ -102,9 +102,7 @@ def composition(
     stated = {
         "protocol": "faithful",
         **asdict(settings),
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "range": [sensitivity.range.low, sensitivity.range.high],
+        **sensitivity.stated(),
         "prompts": len(data),
         "sigma_unit": "reward",
         "stream": "the prompts in a random order per seed, repeated cyclically; candidates drawn with replacement",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
-from privalign.experiments.outcomes import Outcomes, error_of_mean
+from privalign.experiments.outcomes import Outcomes, error_of_mean, measure
+from privalign.experiments.scored import ScoredPrompts
 from privalign.mechanisms.protocol import Mechanism
+from privalign.sensitivity import Sensitivity
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -23,6 +25,23 @@ def check_part(part: float) -> None:
         raise InvalidInput("held-out", f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on")
 
 
+class SplitSettings(Protocol):
+    """What the settings of a study that chooses on held-out prompts have in common; `measure` says what they mean."""
+
+    @property
+    def delta(self) -> float: ...
+    @property
+    def held_out(self) -> float: ...
+    @property
+    def replicates(self) -> int: ...
+    @property
+    def draw(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Outcomes on the prompts that settings are chosen on (`tuning`) and on all others (`reporting`, and its rows)."""
@@ -30,6 +49,31 @@ class Measured:
     tuning: Outcomes
     reporting: Outcomes
     rows: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(
+        cls,
+        blocks: Sequence[ScoredPrompts],
+        mechanisms: Iterable[Mechanism],
+        sensitivity: Sensitivity,
+        settings: SplitSettings,
+        progress: Callable[[int, int], None],
+    ) -> Measured:
+        """Measures mechanisms, those named twice once, on all prompts, and splits."""
+        total = sum(block.prompts for block in blocks)
+        outcomes = measure(
+            blocks,
+            list(dict.fromkeys(mechanisms)),
+            sensitivity.range,
+            sensitivity,
+            delta=settings.delta,
+            draw=settings.draw,
+            replicates=settings.replicates,
+            seed=settings.seed,
+            workers=settings.workers,
+            progress=lambda done: progress(done, total),
+        )
+        return cls.split(outcomes, settings.held_out, settings.seed)
 
     @classmethod
     def split(cls, outcomes: Outcomes, part: float, seed: int) -> Measured:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from privalign.acceptance import default_tail, positive
 from privalign.errors import InvalidInput
 from privalign.experiments.held_out import Measured, check_part
 from privalign.experiments.matching import Budget, Matched, estimated_scale, match, priced
-from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
 from privalign.intervals import shown
@@ -107,25 +106,11 @@ def matched(
     """
     settings = settings or MatchedSettings()
     started = time.perf_counter()
-    n, budgets, prompts = settings.n, settings.budgets(), sum(block.prompts for block in blocks)
+    n, budgets = settings.n, settings.budgets()
     references: list[Mechanism] = [Base(), BoN(n)]
     skylines: list[Mechanism] = [ITP(n, n, beta) for beta in settings.betas]
 
-    def measured(mechanisms: Iterable[Mechanism]) -> Measured:
-        outcomes = measure(
-            blocks,
-            list(dict.fromkeys(mechanisms)),
-            sensitivity.range,
-            sensitivity,
-            delta=settings.delta,
-            draw=settings.draw,
-            replicates=settings.replicates,
-            seed=settings.seed,
-            workers=settings.workers,
-            progress=lambda done: progress(done, prompts),
-        )
-        return Measured.split(outcomes, settings.held_out, settings.seed)
-
+    measured = partial(Measured.of, blocks, sensitivity=sensitivity, settings=settings, progress=progress)
     variants: list[tuple[Budget, dict[Mechanism, tuple[_At, float]]]] = []
     for done, budget in enumerate(budgets):
         progress(done, len(budgets))
@@ -145,9 +130,7 @@ def matched(
     rows += [_row(final, found.mechanism, skyline, budget, found.epsilon) for budget, found in private]
     stated = {
         **asdict(settings),
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "range": [sensitivity.range.low, sensitivity.range.high],
+        **sensitivity.stated(),
         "prompts_tuning": len(final.tuning.base),
         "prompts_reporting": len(final.reporting.base),
         "skipped": final.reporting.skipped,

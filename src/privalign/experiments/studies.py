@@ -81,14 +81,7 @@ def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: P
     values = {name: _READERS[name](name, value) for name, value in given.items()}
     skipped = sum(block.skipped for block in source.blocks)
     study = run(source, values, progress)
-    stated = {**study.settings, "skipped_candidates": skipped}
-    if "sensitivity" in stated:  # what Δ holds for is said wherever Δ is
-        relation = source.sensitivity.relation
-        stated |= {
-            "relation": None if relation is None else relation.value,
-            "records_per_person": source.sensitivity.records_per_person,
-        }
-    return replace(study, settings=stated)
+    return replace(study, settings={**study.settings, "skipped_candidates": skipped})
 
 
 def run_studies(tables: Sequence[Mapping[str, Any]], path: Path, progress: Callable[[str, int, int], None]) -> Iterator[tuple[str, Study]]:

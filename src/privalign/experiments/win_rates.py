@@ -68,9 +68,7 @@ def win_rates(
         skipped = outcomes.skipped
     stated = {
         **asdict(settings),
-        "sensitivity": sensitivity.delta,
-        "sensitivity_source": sensitivity.source,
-        "range": [sensitivity.range.low, sensitivity.range.high],
+        **sensitivity.stated(),
         "skipped": skipped,
         "against": "one draw of the base policy for the same prompt",
     }
