@@ -7,10 +7,14 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+
+from privalign.errors import MissingDependency
+from privalign.policies.llamacpp import embedded_model
 
 _numbers = itertools.count()
 
@@ -60,3 +64,27 @@ def ledger_url(request: pytest.FixtureRequest) -> str:
     """A new ledger on each database."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@contextmanager
+def _llamacpp(slots: int, context: int) -> Iterator[str]:
+    import xllamacpp
+
+    try:
+        model = embedded_model()
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.n_parallel, params.n_ctx, params.port = slots, slots * context, 0
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cache_ram_mib, params.warmup, params.verbosity = 0, False, -1
+    server = xllamacpp.Server(params)
+    yield f"{server.listening_address}/v1"
+    del server
+
+
+@pytest.fixture(scope="session")
+def llamacpp_server() -> Callable[[int, int], AbstractContextManager[str]]:
+    """Starts a real llama.cpp server with the small model: of so many slots, each of so many tokens; gives its base URL."""
+    return _llamacpp

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +19,14 @@ import httpx
 import openai
 import pytest
 
-from privalign.errors import MissingDependency
 from privalign.ledger import Ledger, Role
-from privalign.policies.llamacpp import embedded_model
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.sensitivity import Relation, RewardRange
 
 pytestmark = pytest.mark.model
-xllamacpp = pytest.importorskip("xllamacpp", reason="needs xllamacpp; get it with: pip install 'privalign[llamacpp]'")
+pytest.importorskip("xllamacpp", reason="needs xllamacpp; get it with: pip install 'privalign[llamacpp]'")
 SLOTS = 4
 SERVE = [sys.executable, "-c", "from privalign.cli import main; main()", "serve"]
 DEPLOYMENT = """
@@ -137,19 +136,9 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[str]:
-    try:
-        model = embedded_model()
-    except MissingDependency as missing:
-        pytest.skip(str(missing))
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
-    params.n_parallel, params.n_ctx, params.port = SLOTS, SLOTS * 512, 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.cache_ram_mib, params.warmup, params.verbosity = 0, False, -1
-    server = xllamacpp.Server(params)
-    yield f"{server.listening_address}/v1"
-    del server
+def upstream(llamacpp_server: Callable[[int, int], AbstractContextManager[str]]) -> Iterator[str]:
+    with llamacpp_server(SLOTS, 512) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from privalign import cli
 from privalign.accounting.rules import TwoCounter
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger, Reservation
@@ -42,35 +40,6 @@ ACCOUNT_KEYS = {
     "head": str,
     "length": int,
 }
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(exit.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def document(run: Run) -> Callable[..., Any]:
-    """The one JSON document of a command that must succeed silently."""
-
-    def document(*arguments: object) -> Any:
-        code, out, error = run(*arguments, "--json")
-        assert (code, error) == (0, "")
-        assert "\x1b" not in out
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return document
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from privalign import cli
 from privalign.accounting.rules import make_rule
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import fit_head
@@ -118,33 +116,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
     monkeypatch.setenv("SCORER_KEY", "s3cret-key")
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command line in this process."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(exit.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def document(run: Run) -> Callable[..., Any]:
-    """The one JSON document of a command that must succeed silently."""
-
-    def document(*arguments: object) -> Any:
-        code, out, error = run(*arguments, "--json")
-        assert (code, error) == (0, "")
-        assert out.count("\n") == 1
-        return json.loads(out)
-
-    return document
 
 
 @pytest.fixture

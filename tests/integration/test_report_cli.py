@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from privalign import cli
 from privalign.experiments.study import NOTICE, Study
 
 Run = Callable[..., tuple[int, str, str]]
@@ -20,20 +18,6 @@ ROWS = [
     for name, lift, epsilon in (("bon", 0.1, None), ("privbon", 0.2, 2.00001), ("itp", 0.4, None), ("privitp", 0.3, 7.1))
     for n in (2, 4, 8)
 ]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(exit.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -18,28 +18,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from privalign import cli
 from privalign.preferences.pairs import PreferencePair, write_pairs
 from privalign.rewards.head import HeadReward
 
 COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()"]
 SMALL = '{"kind": "hashed-ngrams", "bits": 8}'
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(exit.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def preferences(count: int, people: int | None = None, seed: int = 0) -> list[PreferencePair]:

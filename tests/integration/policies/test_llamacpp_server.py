@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from privalign.errors import BackendFailed, InvalidInput, MissingDependency
 from privalign.policies.completions import UpstreamFailed
-from privalign.policies.llamacpp import embedded_model
 from privalign.policies.llamacpp_chat import LlamaCppChatPolicy
 from privalign.policies.openai import OpenAIPolicy
 from privalign.types import Candidate, Message, Request
 
 pytestmark = pytest.mark.model
-xllamacpp = pytest.importorskip("xllamacpp", reason="needs xllamacpp; get it with: pip install 'privalign[llamacpp]'")
+pytest.importorskip("xllamacpp", reason="needs xllamacpp; get it with: pip install 'privalign[llamacpp]'")
 SLOTS = 4
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
 
@@ -27,19 +27,9 @@ def asking(text: str = "Say yes.", **parameters: Any) -> Request:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    try:
-        model = embedded_model()
-    except MissingDependency as missing:
-        pytest.skip(str(missing))
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
-    params.n_parallel, params.n_ctx, params.port = SLOTS, SLOTS * 256, 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.cache_ram_mib, params.warmup, params.verbosity = 0, False, -1
-    server = xllamacpp.Server(params)
-    yield f"{server.listening_address}/v1"
-    del server
+def url(llamacpp_server: Callable[[int, int], AbstractContextManager[str]]) -> Iterator[str]:
+    with llamacpp_server(SLOTS, 256) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
