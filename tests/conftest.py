@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from privalign.errors import MissingDependency
 from privalign.policies.llamacpp import embedded_model
 
 _numbers = itertools.count()
+
+# `make test` draws the same examples every time, so that it fails for a change and never by chance; `make search` draws
+# new ones, more of them, and what it finds becomes an @example
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", max_examples=500, print_blob=True, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("PRIVALIGN_EXAMPLES", "fixed"))
 
 
 def fresh_folder() -> Path:

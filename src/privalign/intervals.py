@@ -70,8 +70,22 @@ def shown(bound: float, digits: int = 6) -> str:
     """A bound for people, with this many significant digits, rounded up: what is printed is a bound too."""
     if not math.isfinite(bound):
         return str(bound)
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(bound))).normalize()
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(_printed(bound)).normalize()
     return f"{rounded:f}" if 1e-4 <= abs(bound) < 1e6 or bound == 0 else f"{rounded:e}"
+
+
+def less(total: float, spent: float) -> float:
+    """What is left of a total, both as printed: their exact decimal difference, rounded down; never negative.
+
+    A difference of floats may come out above what the two printed numbers leave: 8 − 6.24 is not 1.76 in binary.
+    """
+    exact = max(Decimal(0), _printed(total) - _printed(spent))
+    left = float(exact)
+    return left if _printed(left) <= exact else math.nextafter(left, 0.0)
+
+
+def _printed(value: float) -> Decimal:
+    return Decimal(repr(float(value)))
 
 
 def round_down(ball: arb) -> float:

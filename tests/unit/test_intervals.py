@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 
 import mpmath as mp
 import pytest
 from flint import arb, ctx, fmpq
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from privalign.intervals import at_precision, cdf, phi, ramp, round_down, round_up, sharp, shown, upper
+from privalign.intervals import at_precision, cdf, less, phi, ramp, round_down, round_up, sharp, shown, upper
 
 POINTS = [-1e6, -1e3, -40.0, -12.0000001, -12.0, -11.9999999, -3.0, -1e-9, 0.0, 1e-300, 0.5, 8.0, 40.0, 1e6]
 fractions = st.fractions(min_value=-(10**30), max_value=10**30)
@@ -102,6 +103,20 @@ def test_what_is_shown_is_never_below_the_bound(bound: float, digits: int) -> No
     text = shown(bound, digits)
     assert float(text) >= bound
     assert float(text) <= bound * (1 + 10.0 ** (1 - digits)) * (1 + 1e-15)
+
+
+@given(st.floats(1e-12, 1e6), st.floats(0, 1.5) | st.integers(0, 10**4).map(lambda share: share / 10**4))
+@example(8.0, 0.78)
+def test_what_is_left_and_what_is_spent_never_exceed_the_total_as_printed(total: float, share: float) -> None:
+    spent = total * share
+    left, exact = less(total, spent), Decimal(repr(total)) - Decimal(repr(spent))
+    assert left >= 0
+    assert Decimal(repr(left)) <= max(0, exact)
+    assert left == 0 or Decimal(repr(math.nextafter(left, math.inf))) > exact
+
+
+def test_what_is_left_reads_like_a_subtraction_on_paper() -> None:
+    assert [less(8.0, 6.24), less(0.3, 0.1), less(1e-6, 1e-10), less(1.0, 1.5)] == [1.76, 0.2, 9.999e-7, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from privalign.accounting.rules import Debit, Rule
 from privalign.events import Event
+from privalign.intervals import less
 from privalign.sensitivity import Relation
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,9 +66,9 @@ class Account:
 
     @property
     def remaining(self) -> tuple[float, float]:
-        """(ε, δ) of the budget less what is spent; never negative."""
+        """(ε, δ) of the budget less what is spent, rounded down; never negative."""
         epsilon, delta = self.spent
-        return max(0.0, self.rule.epsilon - epsilon), max(0.0, self.rule.delta - delta)
+        return less(self.rule.epsilon, epsilon), less(self.rule.delta, delta)
 
     @property
     def guarantee(self) -> str:

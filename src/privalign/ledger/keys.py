@@ -18,6 +18,7 @@ from sqlalchemy import bindparam, func, insert, or_, select, update
 
 from privalign.accounting.rules import Debit
 from privalign.errors import InvalidInput
+from privalign.intervals import less
 from privalign.ledger.book import Book
 from privalign.ledger.entries import Key, NewKey, Role, moment
 from privalign.ledger.failures import KeyExhausted, KeyRefused, UnknownAccount
@@ -165,7 +166,7 @@ def debit(book: Book, identity: str, cost: Debit, queries: int) -> None:
         raise KeyExhausted(book.row.name, identity, row.query_limit - row.queries, queries, "queries")
     rule, debited = book.terms.rule, debit_of("debited", row)
     spent = rule.spent(debited)[0]
-    remaining = max(0.0, rule.spent(share)[0] - spent)
+    remaining = less(rule.spent(share)[0], spent)
     raise KeyExhausted(book.row.name, identity, remaining, rule.spent(debited + cost)[0] - spent, "ε")
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Select, and_, bindparam, delete, func, insert, null, sele
 from privalign.accounting.rules import Debit
 from privalign.errors import BudgetBusy, BudgetExhausted, IdempotencyConflict, InvalidInput, LeaseExpired
 from privalign.events import Composed, Event, RejectionRounds
+from privalign.intervals import less
 from privalign.ledger import keys
 from privalign.ledger.book import FREE_ANSWER, Book
 from privalign.ledger.entries import IdempotencyKey, Pending, Replay, Reservation, moment
@@ -128,7 +129,7 @@ def _other_request() -> IdempotencyConflict:
 def _refusal(book: Book, cost: Debit) -> BudgetExhausted:
     rule, debited = book.terms.rule, debit_of("debited", book.row)
     spent = rule.spent(debited)[0]
-    remaining = max(0.0, rule.epsilon - spent)
+    remaining = less(rule.epsilon, spent)
     requested = rule.spent(debited + cost)[0] - spent
     still_open = debit_of("open", book.transaction.row(OPEN_SUM, {"account": book.row.name}))
     kind = BudgetBusy if (debited - still_open + cost).fits(book.limit) else BudgetExhausted
