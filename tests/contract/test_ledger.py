@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from privalign.ledger import (
     Role,
     UnknownAccount,
 )
+from privalign.ledger.keys import FIND_KEY
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
 
 UNIT = RewardRange(0.0, 1.0)
@@ -534,7 +536,7 @@ def test_the_journal_can_be_read_from_a_row_on(ledger: Ledger) -> None:
 
 def test_a_key_is_shown_once_and_authenticates(ledger: Ledger, ledger_url: str) -> None:
     new = ledger.create_key(Role.CLIENT, models=["aligned"])
-    assert ledger.authenticate(new.secret) == new.key == ledger.keys()[0]
+    assert ledger.authenticate(new.secret) == new.key == ledger.keys()[0] == ledger.valid_key(new.key.id)
     assert new.secret not in repr(new)
     assert new.key.allows("aligned")
     assert not new.key.allows("other")
@@ -576,10 +578,34 @@ def test_a_revoked_or_expired_key_is_refused_at_once(ledger: Ledger, clock: Cloc
         with pytest.raises(KeyRefused):
             ledger.authenticate(new.secret)
         with pytest.raises(KeyRefused):
+            ledger.valid_key(new.key.id)
+        with pytest.raises(KeyRefused):
             ledger.reserve("prefs", [EVENT], api_key=new.key.id)
     with pytest.raises(KeyRefused):
         ledger.reserve("prefs", [EVENT], api_key="nobody")
     assert ledger.account("prefs").debited == COST
+
+
+@pytest.mark.parametrize("identity", ["", "nobody", "\x00", "%", "é", "\ud800", "x" * 5000, "' OR 1=1--"])
+def test_no_other_id_is_a_key(ledger: Ledger, identity: str) -> None:
+    ledger.create_key(Role.OFFICER)
+    with pytest.raises(KeyRefused):
+        ledger.valid_key(identity)
+
+
+def test_a_key_is_found_by_its_index(ledger: Ledger, ledger_url: str) -> None:
+    """However many keys there are: every request and every page of the dashboard looks one up."""
+    ledger.create_key(Role.CLIENT)
+    engine = create_engine(ledger_url)
+    question = FIND_KEY.params(key="some").compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.connect() as connection:
+        explain = "EXPLAIN QUERY PLAN"
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SET enable_seqscan = off"))  # which it prefers while the table is small
+            explain = "EXPLAIN"
+        plan = str(connection.execute(text(f"{explain} {question}")).all())
+    engine.dispose()
+    assert re.search(r"SEARCH ledger_keys USING PRIMARY KEY|Index Scan using ledger_keys_pkey", plan)
 
 
 def test_a_number_of_queries(ledger: Ledger) -> None:

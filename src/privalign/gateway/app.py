@@ -212,7 +212,10 @@ async def _http_error(_: Request, error: Exception) -> Response:
     messages = {404: "there is no such path here; see /openapi.json", 405: "this path has no such method; see /openapi.json"}
     codes = {404: "not_found", 405: "method_not_allowed"}
     message = messages.get(error.status_code, "the request cannot be read")
-    return ApiError(error.status_code, message, code=codes.get(error.status_code), headers=error.headers).response()
+    headers = dict(error.headers or {})
+    if "GET" in headers.get("Allow", ""):
+        headers["Allow"] = "GET, HEAD"
+    return ApiError(error.status_code, message, code=codes.get(error.status_code), headers=headers).response()
 
 
 async def _invalid(_: Request, __: Exception) -> Response:

@@ -50,6 +50,8 @@ class Edge:
             return
         facts = scope[_NAME] = Facts()
         started, status = time.perf_counter(), 0
+        # whatever can be got has a head, for which the server leaves the body out
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -64,7 +66,7 @@ class Edge:
         try:
             check_headers(scope)
             reading = limited(scope, receive, most=self._settings.max_body, seconds=self._settings.body_timeout)
-            await self._app(scope, reading, answer)
+            await self._app(inner, reading, answer)
         except ApiError as refusal:
             await refusal.response()(scope, receive, answer)
         except Exception as failure:  # nothing is said about it but its type: its text may embed anything
@@ -75,7 +77,7 @@ class Edge:
             if status == 0:
                 await stopped().response()(scope, receive, answer)
         finally:
-            route = getattr(scope.get("route"), "path", "unknown")
+            route = getattr(inner.get("route"), "path", "unknown")
             self._metrics.responded(route, status or 499)
             logs.emit(
                 "request",

@@ -86,12 +86,15 @@ class Places:
 
 
 def check_headers(scope: Scope) -> None:
-    """Refuses a request with too many headers. The server reads whatever arrives at once, however long.
+    """Refuses a request with too many headers, or with two statements of how long it is: a proxy in front may have believed the
+    other one, and what this takes for the next request would be somebody's body.
 
     Raises:
-        ApiError: 431.
+        ApiError: 431; 400.
     """
     headers = scope["headers"]
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        raise ApiError(400, "there is a Content-Length beside a Transfer-Encoding; send one", code="invalid_request", headers=CLOSE)
     if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > MOST_HEADER_BYTES:
         raise ApiError(431, "the headers are too many or too large; send fewer", code="headers_too_large", headers=CLOSE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privalign.gateway.requests import LARGEST_SEED
+from privalign.gateway.requests import LARGEST_SEED, MOST_LOGPROBS
 
 ERROR: dict[str, Any] = {
     "type": "object",
@@ -80,6 +80,17 @@ CHAT_RESPONSE: dict[str, Any] = {
         "privalign": _PRIVACY,
     },
 }
+_TOOL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"type": ["string", "null"], "description": "A function without one."},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "description": {"type": ["string", "null"]}},
+        },
+    },
+}
 EVENT: dict[str, Any] = {
     "type": "object",
     "description": "A server-sent event: `data` is a chunk as JSON, or [DONE].",
@@ -114,6 +125,9 @@ def chat_request(most_n: int) -> dict[str, Any]:
                     "properties": {
                         "role": {"type": "string"},
                         "content": {"type": ["string", "array", "null"], "items": {"type": "object"}},
+                        "name": {"type": ["string", "null"]},
+                        "tool_call_id": {"type": ["string", "null"]},
+                        "tool_calls": {"type": ["array", "null"], "items": _TOOL},
                     },
                 },
             },
@@ -132,8 +146,8 @@ def chat_request(most_n: int) -> dict[str, Any]:
             "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**63 - 1},
             "seed": {"type": ["integer", "null"], "minimum": -LARGEST_SEED, "maximum": LARGEST_SEED},
             "logprobs": {"type": ["boolean", "null"]},
-            "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**63 - 1},
-            "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+            "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": MOST_LOGPROBS},
+            "tools": {"type": ["array", "null"], "items": _TOOL},
             "tool_choice": {"type": ["string", "object", "null"]},
             "response_format": {"type": ["object", "null"]},
             "logit_bias": {"type": ["object", "null"]},

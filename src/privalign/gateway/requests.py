@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,12 @@ PASSED = frozenset(
 )
 _OURS = frozenset({"model", "messages", "n", "stream", "stream_options"})
 _TEXTS = ("text", "input_text", "output_text")  # types of parts. A base model would fetch what others point to, from inside the network
+MOST_LOGPROBS = 20  # of each token, as at OpenAI; llama.cpp gives as many as it is asked for: megabytes a token
 LARGEST_SEED = 2**62  # those of later candidates are above it
+MOST_MARKS = 50_000  # brackets and commas of a body, of which every value has one at least
+_MOST_DIGITS = 300  # of a whole number; more are beyond a float, and reading many such numbers takes long
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord(","): 0}
+_NO_MARKS = bytes(set(range(256)) - _STEPS.keys())
 _IDEMPOTENCY = re.compile(r"[!-~]{1,255}")
 
 
@@ -55,18 +61,20 @@ class ChatCall:
 def parse_json(content: bytes, most_depth: int) -> Any:
     """The JSON document of a body.
 
+    Parsing holds up all other requests. Long texts take little of that; what takes long is many values, so that what
+    separates them is counted first, in a fraction of the time.
+
     Raises:
-        ApiError: not UTF-8, not strict JSON (no NaN, nothing beyond a float, no half characters), or nested too deeply.
+        ApiError: not UTF-8, not strict JSON (no NaN, nothing beyond a float, no half characters), nested too deeply, or with
+            more than `MOST_MARKS` brackets and commas.
     """
+    _check_shape(content, most_depth)
     try:
-        document = json.loads(content.decode("utf-8"), parse_constant=_refused, parse_float=_finite)
-        if _depth(document) > most_depth:
-            raise RecursionError
-    except RecursionError:
-        raise invalid(None, f"the body is nested more than {most_depth} deep") from None
-    except ValueError:  # of the decoder, or of a number with too many digits
+        return json.loads(content.decode("utf-8"), parse_constant=_refused, parse_float=_finite, parse_int=_integer)
+    except RecursionError:  # the depth that is allowed is more than the parser's own
+        raise _too_deep(most_depth) from None
+    except ValueError:  # of the decoder, or of a number
         raise invalid(None, "the body is not JSON in UTF-8; send one JSON object") from None
-    return document
 
 
 def parse_chat(document: Any, *, most_n: int) -> ChatCall:
@@ -94,6 +102,11 @@ def parse_chat(document: Any, *, most_n: int) -> ChatCall:
         messages = tuple(Message.from_openai(turn) for turn in turns)
     except InvalidInput as error:
         raise ApiError(400, str(error), code="invalid_value", param=error.field) from None
+    for name, (fits, kind) in _TURN_KINDS.items():
+        if not all(turn.fields.get(name) is None or fits(turn.fields[name]) for turn in messages):
+            raise invalid("messages", f"{name} of an element is not {kind}")
+    if sum(len(_marks(arguments)) for arguments in _arguments(messages)) > MOST_MARKS:
+        raise _too_many()
     if not all(part.get("type") in _TEXTS and _text(part.get("text")) for turn in messages for part in _parts(turn)):
         raise invalid("messages", "a part of a content is no text; only texts can be scored, and nothing is fetched for a client")
     n = document.get("n") or 1
@@ -124,6 +137,16 @@ def _parts(turn: Message) -> Sequence[Mapping[str, Any]]:
     return () if isinstance(turn.content, str | None) else turn.content
 
 
+def _arguments(messages: Sequence[Message]) -> Iterator[bytes]:
+    """What tools were called with: JSON in a text, which is parsed where it is shown to a reward model."""
+    for turn in messages:
+        for call in turn.fields.get("tool_calls") or ():
+            for function in (call.get("function"), call.get("custom")):
+                said = function.get("arguments", function.get("input")) if isinstance(function, dict) else None
+                if isinstance(said, str):
+                    yield said.encode()
+
+
 def _whole(least: int, most: int = 2**63 - 1) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and least <= value <= most
 
@@ -144,8 +167,17 @@ def _object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _objects(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_object, value))
+def _tools(value: Any) -> bool:
+    """Tools, or calls of them. What has no type is a function, as at vLLM and SGLang; of other types no more is known."""
+    return isinstance(value, list) and all(
+        _object(tool) and (_function(tool.get("function")) if tool.get("type") in (None, "function") else _text(tool["type"]))
+        for tool in value
+    )
+
+
+def _function(value: Any) -> bool:
+    described = _object(value) and _text(value.get("name")) and isinstance(value.get("description"), str | None)
+    return described and isinstance(value.get("arguments"), str | dict | None)
 
 
 # What would be refused by every server, or mean something else to each, is refused here, before anything is reserved.
@@ -162,8 +194,8 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_completion_tokens": (_whole(1), "a whole number of at least 1"),
     "seed": (_whole(-LARGEST_SEED, LARGEST_SEED), "a whole number of at most 62 bits"),
     "logprobs": (_flag, "true or false"),
-    "top_logprobs": (_whole(0), "a whole number of at least 0"),
-    "tools": (_objects, "an array of objects"),
+    "top_logprobs": (_whole(0, MOST_LOGPROBS), f"a whole number from 0 to {MOST_LOGPROBS}"),
+    "tools": (_tools, "an array of objects, each a function with its name, or of another type"),
     "tool_choice": (lambda value: _text(value) or _object(value), "text or an object"),
     "parallel_tool_calls": (_flag, "true or false"),
     "response_format": (_object, "an object"),
@@ -171,6 +203,12 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": (_number, "a number"),
     "frequency_penalty": (_number, "a number"),
     "user": (_text, "text"),
+}
+
+_TURN_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_text, "text"),
+    "tool_call_id": (_text, "text"),
+    "tool_calls": (_tools, "an array of objects, each of a function with its name, or of another type"),
 }
 
 
@@ -185,10 +223,38 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _depth(document: Any) -> int:
-    """How many arrays and objects lie within each other; without recursion."""
-    depth, level = 0, [document]
-    while level := [value for value in level if isinstance(value, dict | list)]:
-        depth += 1
-        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
-    return depth
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError
+    return int(digits)
+
+
+def _check_shape(content: bytes, most_depth: int) -> None:
+    """Refuses what has too many marks, or is too deep."""
+    marks = _marks(content)
+    if len(marks) > MOST_MARKS:
+        raise _too_many()
+    if max(itertools.accumulate(map(_STEPS.__getitem__, marks)), default=0) > most_depth:
+        raise _too_deep(most_depth)
+
+
+def _marks(content: bytes) -> bytes:
+    """The brackets and commas outside of texts.
+
+    What is no JSON may be misread, but only behind its first mistake, where no parser arrives.
+
+    Raises:
+        ApiError: there are so many texts that there must be too many marks.
+    """
+    unescaped = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # a quote that is left begins or ends a text
+    if unescaped.count(b'"') > 4 * MOST_MARKS:  # a member of an object has four of them and a mark
+        raise _too_many()
+    return b"".join(unescaped.split(b'"')[::2]).translate(None, _NO_MARKS)
+
+
+def _too_many() -> ApiError:
+    return invalid(None, f"the body has more than {MOST_MARKS} brackets and commas outside of texts; send less")
+
+
+def _too_deep(most_depth: int) -> ApiError:
+    return invalid(None, f"the body is nested more than {most_depth} deep")

@@ -26,6 +26,7 @@ from privalign.gateway.settings import GatewaySettings
 
 BACKLOG = 128  # connections that wait to be accepted, and are taken at a time
 KEEP_ALIVE = 75.0  # seconds; longer than nginx keeps its own idle connections
+MOST_AT_ONCE = 8192  # bytes read from one connection before others have their turn: in chunks of one byte they take 20 ms
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -99,7 +100,11 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
         loop="asyncio",
         ws="none",
         backlog=BACKLOG,
-        http=type("Protocol", (_Protocol,), {"patience": settings.body_timeout, "most": most_connections()}),
+        http=type(
+            "Protocol",
+            (_Protocol,),
+            {"patience": settings.body_timeout, "most": most_connections(), "buffer": bytearray(MOST_AT_ONCE)},
+        ),
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         timeout_keep_alive=math.ceil(KEEP_ALIVE),
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
@@ -133,12 +138,16 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Protocol(H11Protocol):
-    """HTTP/1.1 with limits on connections and on the time that headers may take, and errors in our shape for what is no HTTP."""
+class _Protocol(H11Protocol, asyncio.BufferedProtocol):
+    """HTTP/1.1 with limits on connections, on the time that headers may take and on what is read at a time, and errors in our
+    shape for what is no HTTP.
+    """
 
     patience = 30.0
     most = 2**20
+    buffer = bytearray(MOST_AT_ONCE)  # of all connections of an event loop, which are read one after the other
     _impatience: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -148,9 +157,30 @@ class _Protocol(H11Protocol):
         self._wait_for_request(self.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._impatience is not None:
-            self._impatience.cancel()
+        for timer in (self._impatience, self._stalled):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Who does not read what it asked for holds its place no longer than who asks for nothing."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(KEEP_ALIVE, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self.buffer)[:nbytes]))
+
+    def _should_upgrade(self) -> bool:
+        """Offers of another protocol are passed over; Java's client makes one with every request, and uvicorn logs each."""
+        return False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -138,9 +138,21 @@ def authenticate(transaction: Transaction, presented: str, clock: int) -> Key:
     """
     prefix, _, rest = presented.partition("_")
     identity, _, secret = rest.partition("_")
-    row = transaction.row(FIND_KEY, {"key": identity}) if prefix == _PREFIX and identity.isalnum() else None
+    row = _found(transaction, identity) if prefix == _PREFIX else None
     matches = hmac.compare_digest(_digest(secret), row.digest if row is not None else _digest(""))
     if row is None or not matches or not _usable(row, max(clock, row.latest or 0)):
+        raise KeyRefused
+    return _key(row)
+
+
+def valid(transaction: Transaction, identity: str, clock: int) -> Key:
+    """The key of this id, for who has shown its secret before.
+
+    Raises:
+        KeyRefused: unknown, expired or revoked.
+    """
+    row = _found(transaction, identity)
+    if row is None or not _usable(row, max(clock, row.latest or 0)):
         raise KeyRefused
     return _key(row)
 
@@ -175,6 +187,11 @@ def give_back(transaction: Transaction, identity: str, debit: Debit, queries: in
     row = transaction.row(LOCK_KEY, {"key": identity})
     by = debit if row is not None and row.share is not None else Debit()
     transaction.change(GIVE_BACK, {"key": identity, **columns_of("by", by), "by_queries": queries})
+
+
+def _found(transaction: Transaction, identity: str) -> Row | None:
+    """The row of a key; the database is asked only about what could be an id."""
+    return transaction.row(FIND_KEY, {"key": identity}) if identity.isalnum() else None
 
 
 def _share_of(limit: Debit, share: float) -> Debit:

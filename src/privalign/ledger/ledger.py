@@ -307,6 +307,15 @@ class Ledger:
         with self._database.read() as transaction:
             return keys.authenticate(transaction, presented, self._now())
 
+    def valid_key(self, identity: str) -> Key:
+        """The key of an id whose secret was shown before, if it is valid now.
+
+        Raises:
+            KeyRefused: unknown, expired or revoked, without saying which.
+        """
+        with self._database.read() as transaction:
+            return keys.valid(transaction, identity, self._now())
+
     def _now(self) -> int:
         return math.floor(self._clock() * 1e6)
 

@@ -142,10 +142,61 @@ def test_what_is_no_http_is_400_in_shape(gateway: Gateway, raw: Raw, content: by
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_request"
 
 
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.0"])
+def test_offers_of_another_protocol_are_passed_over(gateway: Gateway, raw: Raw, caplog: pytest.LogCaptureFixture, protocol: bytes) -> None:
+    running = gateway()
+    offer = b"connection: Upgrade, HTTP2-Settings, close\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\nupgrade: " + protocol
+    answer = raw(running, b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + offer + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"upgrade" not in answer.lower()
+    assert not caplog.records
+
+
 def test_smuggling_is_refused(gateway: Gateway, raw: Raw) -> None:
     running = gateway()
     both = b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello"
     assert raw(running, both, patience=1.0).startswith(b"HTTP/1.1 400 ")
+    for path in (b"/healthz", b"/v1/chat/completions", b"/dashboard/login"):
+        for lengths in (b"content-length: 5\r\ntransfer-encoding: chunked", b"Transfer-Encoding: chunked\r\nContent-Length: 5"):
+            hidden = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+            answer = raw(running, b"POST " + path + b" HTTP/1.1\r\nhost: x\r\n" + lengths + b"\r\n\r\n" + hidden, patience=1.0)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b'"status":"ok"' not in answer
+
+
+def test_one_connection_takes_little_of_the_loop_at_a_time(gateway: Gateway, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one byte cost thousands of times what they weigh; between two reads the others have their turn."""
+    reads: list[int] = []
+    receive = server._Protocol.data_received
+
+    def counted(self: Any, data: bytes) -> None:
+        reads.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(server._Protocol, "data_received", counted)
+    running = gateway()
+    heads = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n" for key in (running.key, "pa_0_0"))
+    for head, status in zip(heads, (b"400", b"401"), strict=True):
+        kind = "content-type: application/json\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        answer = raw(running, (head + kind).encode() + b"1\r\n \r\n" * 20_000 + b"0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 " + status) or answer == b""
+    assert post(running, body("x" * 300_000)).status_code == 200
+    assert max(reads) == server.MOST_AT_ONCE
+    assert sum(reads) > 300_000
+
+
+def test_who_does_not_read_its_answers_is_left(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE", 0.5)
+    running = gateway()
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect((host, int(port)))
+        many = 1_000_000  # more than the system keeps for a server that does not read
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * many)
+    assert running.ask().status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -172,6 +223,32 @@ def test_other_methods_are_405(gateway: Gateway, method: str) -> None:
     running = gateway()
     response = httpx.request(method, f"{running.url}/v1/chat/completions")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+def test_what_can_be_got_has_a_head(gateway: Gateway) -> None:
+    """Load balancers ask for nothing else."""
+    running = gateway()
+    pages = ("/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/aligned", "/v1/models/none", "/openapi.json", "/dashboard/login")
+    for path in (*pages, "/nothing"):
+        for key in (running.officer, running.key, "wrong"):
+            head, get = (
+                httpx.request(method, running.url + path, headers={"authorization": f"Bearer {key}"}) for method in ("HEAD", "GET")
+            )
+            assert head.status_code == get.status_code
+            assert head.content == b""
+            assert head.headers.keys() == get.headers.keys()
+    for path in ("/healthz", "/readyz", "/v1/models", "/metrics"):
+        refused = httpx.post(running.url + path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_a_head_keeps_its_connection(gateway: Gateway, raw: Raw) -> None:
+    """What is asked next on it is not answered by a body that was left over."""
+    running = gateway()
+    head, get = (b"%s /healthz HTTP/1.1\r\nhost: x\r\n" % method for method in (b"HEAD", b"GET"))
+    answers = raw(running, head + b"\r\n", head + b"\r\n" + get + b"connection: close\r\n\r\n", pause=0.1)
+    assert answers.count(b"HTTP/1.1 200 ") == 3
+    assert answers.count(b'{"status":"ok"}') == 1
 
 
 def test_keys_cannot_be_guessed(gateway: Gateway) -> None:

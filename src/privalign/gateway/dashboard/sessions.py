@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from privalign.ledger import Key, Ledger, Role
+from privalign.ledger import Key, KeyRefused, Ledger, Role
 
 Network = IPv4Network | IPv6Network
 TRIES, TRIES_WITHIN = 10, 60.0  # wrong keys from one address, and seconds
@@ -74,7 +74,7 @@ class Sessions:
             return None
         identity, key, ends = said.split(".")
         session, now = Session(identity, key, int(ends)), self._now()
-        if session.ends <= now or session.id in self._ended or not self._still_officer(session.key, now):
+        if session.ends <= now or session.id in self._ended or not self._still_officer(session.key):
             return None
         return session
 
@@ -84,10 +84,12 @@ class Sessions:
         while len(self._ended) > MOST_REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _still_officer(self, identity: str, now: float) -> bool:
+    def _still_officer(self, identity: str) -> bool:
         """Read from the ledger for every page: revoking a key ends its sessions at once."""
-        keys = self._ledger.keys()
-        return any(key.id == identity and key.role is Role.OFFICER and _usable(key, now) for key in keys)
+        try:
+            return self._ledger.valid_key(identity).role is Role.OFFICER
+        except KeyRefused:
+            return False
 
     def _now(self) -> float:
         """The latest time that was seen: a clock that is set back revives neither a session nor an expired key."""
@@ -130,10 +132,6 @@ def same_origin(request: Request) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin")
     return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
-
-
-def _usable(key: Key, now: float) -> bool:
-    return key.revoked is None and (key.expires is None or key.expires.timestamp() > now)
 
 
 def visitor(request: Request, proxies: Sequence[Network]) -> str:

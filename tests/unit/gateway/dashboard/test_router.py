@@ -80,6 +80,14 @@ def test_every_page_stands_alone(officer: TestClient, path: str, town: Any) -> N
     assert officer.head(f"/dashboard{path}").status_code == 200
 
 
+def test_no_page_reads_the_other_keys_but_their_own(officer: TestClient, town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks is looked up for every page, and every few seconds by those that are open."""
+    monkeypatch.setattr(town.ledger, "keys", lambda: pytest.fail("all keys were read"))
+    for path in (*PAGES, "/login", "/static/dashboard.css", "/nothing"):
+        if path != "/keys":
+            assert officer.get(f"/dashboard{path}").status_code < 500
+
+
 def test_the_price_of_the_first_answer_stands_beside_what_is_spent(officer: TestClient, town: Any) -> None:
     """After a single answer under renyi about half is spent: who sees that must see why."""
     for path in ("", "/accounts/prefs"):
