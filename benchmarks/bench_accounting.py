@@ -66,7 +66,7 @@ def test_vectorised_ratios(benchmark: BenchmarkFixture, ratios: type[kappas]) ->
 
 
 def forget() -> None:
-    for function in (rejection._bound, rejection._cells, rejection._exact_logs, rejection.worst_case_renyi, rejection.worst_case_epsilon):
+    for function in (rejection._bound, rejection._exact_logs, rejection.worst_case_renyi, rejection.worst_case_epsilon):
         function.cache_clear()
     kappa.cache_clear()
     acceptance_ratio.cache_clear()

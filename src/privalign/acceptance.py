@@ -188,7 +188,7 @@ def _gauss_legendre(points: int) -> tuple[Floats, Floats]:
 
 
 _RULE = _gauss_legendre(24)  # for Φ-like functions over lengths up to 2, exact to the last bit
-_SHORT_RULE = _gauss_legendre(8)  # the same over lengths up to 1/4
+_SHORT_RULE = _gauss_legendre(10)  # the same over lengths up to 1
 _CONTINUED = 40  # terms of the continued fraction of the Mills ratio; converged to the last bit for y ≥ 4
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -196,16 +196,18 @@ _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 def log_mass(start: ArrayLike, length: ArrayLike) -> Floats:
     """log ∫ Φ over [a, a + h], broadcast; relative error ≤ 1e-15·max(1, |log|) for a in [−1000, 1000], h > 0.
 
-    Three regimes (a + h is never formed where it could round to a): 24-point Gauss–Legendre where Φ is smooth on the
-    interval; h minus the mirrored tails where a ≥ 0; else G(a + h)·(1 − G(a)/G(a + h)).
+    Three regimes (a + h is never formed where it could round to a): Gauss–Legendre where Φ is smooth on the interval;
+    h minus the mirrored tails where a ≥ 0; else G(a + h)·(1 − G(a)/G(a + h)).
     """
     a, h = np.broadcast_arrays(np.asarray(start, np.float64), np.asarray(length, np.float64))
     out = np.empty(a.shape)
-    smooth = h * (1 + np.maximum(0, -a)) <= 2
+    reach = h * (1 + np.maximum(0, -a))
+    smooth, brief = reach <= 2, reach <= 1
     right = ~smooth & (a >= 0)
     left = ~smooth & ~right
-    if smooth.any():
-        out[smooth] = np.log(h[smooth]) + _log_mean_exp(_log_ndtr(a[smooth, None] + h[smooth, None] * _RULE[0]), _RULE)
+    for part, rule in ((brief, _SHORT_RULE), (smooth & ~brief, _RULE)):
+        if part.any():
+            out[part] = np.log(h[part]) + _log_mean_exp(_log_ndtr(a[part, None] + h[part, None] * rule[0]), rule)
     if right.any():
         x, length_x = a[right], h[right]
         out[right] = np.log(length_x - (np.exp(_log_ramp(-x)) - np.exp(_log_ramp(-x - length_x))))
@@ -254,9 +256,9 @@ def _log_box(a: Floats, h: Floats, d: Floats) -> Floats:
     a = np.where(mirrored, -(a + h + d), a)
     shorter, longer = np.minimum(h, d), np.maximum(h, d)
     end = a + h + d
-    smooth = shorter * (1 + np.maximum(0, -end)) <= 2
+    reach = shorter * (1 + np.maximum(0, -end))
+    smooth, brief = reach <= 2, reach <= 1
     out = np.empty(a.shape)
-    brief = smooth & (shorter * (1 + np.maximum(0, -end)) <= 0.25)
     for part, rule in ((brief, _SHORT_RULE), (smooth & ~brief, _RULE)):
         if part.any():
             nodes = a[part, None] + shorter[part, None] * rule[0]
@@ -283,8 +285,8 @@ def _log_increment(z: Floats, h: Floats) -> Floats:
     out = np.empty(z.shape)
     short = h * (1 + np.abs(z)) <= 1
     if short.any():
-        points = z[short, None] + h[short, None] * _RULE[0]
-        out[short] = np.log(h[short]) + _log_mean_exp(-points * points / 2 - _LOG_ROOT_2PI, _RULE)
+        points = z[short, None] + h[short, None] * _SHORT_RULE[0]
+        out[short] = np.log(h[short]) + _log_mean_exp(-points * points / 2 - _LOG_ROOT_2PI, _SHORT_RULE)
     long = ~short
     if long.any():
         top = _log_ndtr(z[long] + h[long])

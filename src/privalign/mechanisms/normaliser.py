@@ -28,8 +28,9 @@ def normaliser_error(n: int, beta: float, width: float) -> float:
     All terms of S_k − nβ (relative to the largest reward) have one sign, so the sum of at most n + 1 of them, the
     product nβ and the division have relative error ≤ (n + 5)u with u = 2⁻⁵³, on a quotient of size ≤ R + β; the same
     holds for every other k, whose quotient is below; adding the largest reward rounds once more. Doubled for safety.
+    Below the normal floats the product and the division are off by half the least float each instead.
     """
-    return math.ldexp(2.0 * (n + 8), -53) * (width + beta)
+    return math.ldexp(2.0 * (n + 8), -53) * (width + beta) + 2 * math.ulp(0.0)
 
 
 def pessimistic_acceptance(reward: float, threshold: float, ceiling: float) -> float:

@@ -77,16 +77,20 @@ def admit(rewards: Any, count: int, sensitivity: Sensitivity) -> Rewards:
     """Checks `count` raw scores, clips them to the public range and shifts them to [0, R].
 
     Raises:
-        InvalidRewards: not `count` real numbers, or one is NaN or infinite (the message does not say which).
+        InvalidRewards: not `count` real numbers, numbers that a float would round, or one is NaN or infinite (the message
+            does not say which).
     """
     scores = np.asarray(rewards)
+    low, high = sensitivity.range.low, sensitivity.range.high
     if scores.dtype.kind not in "fiu":
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
     if scores.shape != (count,):
         raise InvalidRewards(f"the scorer returned scores of shape {scores.shape} for {count} candidates; refusing to select")
+    # rounding would move scores further apart than Δ: their kind and the range, both public, tell whether it can
+    if scores.dtype.itemsize > 8 or (scores.dtype.kind != "f" and max(-low, high) > 2.0**53):
+        raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats, or a range within ±2^53")
     scores = scores.astype(np.float64)
     if not np.isfinite(scores).all():
         raise InvalidRewards("the scorer returned a score that is not a finite number; refusing to select")
-    low, high = sensitivity.range.low, sensitivity.range.high
     shifted: Rewards = np.clip(np.clip(scores, low, high) - low, 0.0, sensitivity.width)
     return shifted

@@ -16,6 +16,7 @@ from privalign.acceptance import acceptance_ratio, default_tail, kappa, threshol
 from privalign.accounting import costs, rejection
 from privalign.errors import InvalidInput
 from privalign.events import FALLBACK, RejectionRounds
+from privalign.intervals import TooExtreme
 from privalign.sensitivity import RewardRange, Sensitivity
 
 UNIT = RewardRange(0, 1)
@@ -243,11 +244,48 @@ def test_a_few_cells_bound_everything_between_their_edges(share: float, scale: f
         assert rejection.renyi_at(rounds, threshold, order) <= bound
 
 
+@pytest.mark.parametrize("cells", [2, 30])
+@pytest.mark.parametrize(("share", "scale", "cap"), [(0.05, 0.1, 1), (0.3, 0.2, 16), (0.7, 1.0, 4), (0.6, 0.02, 3), (1e-4, 0.3, 256)])
+def test_a_span_bounds_every_threshold_in_it(share: float, scale: float, cap: int, cells: int) -> None:
+    """Rigorous for any span, not only where one of its ends is the worst; and each order as if it were alone."""
+    rounds, orders = rounds_of(share, scale, cap), (1.05, 2.0, 20.0)
+    grid = threshold_grid(rounds.beta, 1.0)
+    for first, last in ((0, 1023), (0, 7), (500, 531), (1000, 1023)):
+        bounds = rejection._bounds(rounds, (grid[first], grid[last]), orders, cells)
+        for order, bound in zip(orders, bounds, strict=True):
+            assert rejection._bounds(rounds, (grid[first], grid[last]), (order,), cells)[0] == bound
+            with mp.workdps(30):
+                for index in {first, (first + last) // 2, last}:
+                    truth = Truth(rounds, float(grid[index]))
+                    assert truth.divergence(pairs_at_distance(rounds, float(grid[index]), 8), order, cap) <= bound
+
+
+@pytest.mark.parametrize(("share", "scale"), [(0.05, 0.1), (0.3, 0.2), (0.7, 1.0), (0.4, 0.05), (1e-4, 0.3)])
+def test_every_pair_of_a_span_is_below_a_line_of_its_half(share: float, scale: float) -> None:
+    """Below the mode and above it: at every threshold of a span some line is no lower than the pair in both E and B."""
+    rounds, orders = rounds_of(share, scale, 1), (1.05, 4.0)
+    for ends in ((0.1, 0.1), (-0.05, 0.05), (0.3, 0.4), (0.2, 0.95)):
+        halves = rejection._cells(*(rejection.curve_at(rounds, end) for end in ends), share, 200)
+        mode = min(max((ends[0] + 1 + scale * rounds.tail - share) / 2, 0.0), 1 - share)
+        for half, (low, high) in zip(halves, ((0.0, mode), (mode, 1 - share)), strict=True):
+            if not half.u.size:
+                continue
+            log_e, log_b = rejection._cell_lines((half,), orders)
+            for threshold, q in itertools.product(np.linspace(*ends, 3), np.linspace(low, high, 7)):
+                with mp.workdps(250):
+                    truth, here, there = Truth(rounds, float(threshold)), mp.mpf(q), mp.mpf(q) + mp.mpf(share)
+                    for (number, order), (one, other) in itertools.product(enumerate(orders), ((here, there), (there, here))):
+                        second = truth.reject(one) ** order * truth.reject(other) ** (1 - mp.mpf(order))
+                        first = truth.accept(one) ** order * truth.accept(other) ** (1 - mp.mpf(order)) + second - 1
+                        above = (log_e[number] >= float(mp.log(first))) & (log_b[number] >= float(mp.log(second)))
+                        assert above.any()
+
+
 @pytest.mark.parametrize(("share", "order", "cap", "scale"), [(0.1, 4.0, 16, 0.2), (0.05, 1.5, 64, 0.2), (1.0, 2.0, 16, 0.3)])
 def test_worst_renyi_is_the_maximum_of_the_table(
     share: float, order: float, cap: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejection, "REFINEMENTS", (40,))
+    monkeypatch.setattr(rejection, "LEVELS", ((64, 20), (4, 60), (1, 150)))
     monkeypatch.setattr(rejection, "CELLS", 150)  # the search is the same, and every threshold can be looked at
     rejection.worst_case_renyi.cache_clear()
     rounds = rounds_of(share, scale, cap)
@@ -255,7 +293,7 @@ def test_worst_renyi_is_the_maximum_of_the_table(
     worst = rejection.worst_case_renyi(rounds, orders)
     largest = rejection.renyi_table(rounds, order).max()
     assert largest <= worst[1] <= largest * (1 + rejection.NEAR_ENOUGH)
-    assert rejection.worst_case_renyi(rounds, (order,)) == (worst[1],)
+    assert largest <= rejection.worst_case_renyi(rounds, (order,))[0] <= largest * (1 + rejection.NEAR_ENOUGH)
     rejection.worst_case_renyi.cache_clear()
 
 
@@ -316,7 +354,9 @@ def test_a_million_rounds_are_priced_at_once() -> None:
     """Two lines whose slopes differ by less than the rounding of log U: each is left at most once."""
     rounds = rounds_of(0.1, 1e-9, 10**6, beta=1e-12)
     threshold = float(threshold_grid(rounds.beta, 1.0)[-1])
-    lines = rejection._frontier(*rejection._cell_lines(rejection._cells(rejection.curve_at(rounds, threshold), 0.1, 100), 1.05))
+    curve = rejection.curve_at(rounds, threshold)
+    (log_e,), (log_b,) = rejection._cell_lines(rejection._cells(curve, curve, 0.1, 100), (1.05,))
+    lines = rejection._frontier(log_e, log_b)
     visits = 0
     original = rejection._next_crossing
 
@@ -329,6 +369,48 @@ def test_a_million_rounds_are_priced_at_once() -> None:
         patch.setattr(rejection, "_next_crossing", counted)
         rejection._log_excess(*lines, 10**6)
     assert visits <= lines[0].size
+
+
+# ---- where floats end --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [-3, -5, -6, -7, -9, -20, -100, -153, -156, -160, -300])
+@pytest.mark.parametrize("order", [1.0001, 1.5, 4.0, 1000.0])
+def test_little_noise_never_makes_a_divergence_small(exponent: int, order: float) -> None:
+    """σ_Z down to where squares of λ̃/σ_Z overflow. At λ̃ = .95 p(1) > ½ and p(.9) < e^{−(.05/σ_Z)²/2}, and so diverge."""
+    rounds = rounds_of(0.1, 10.0**exponent, 4, tail=3.0)
+    try:
+        kullback_leibler = 0.5 * 0.05**2 / 2 * 10.0 ** (-2 * exponent) - 1
+        assert rejection.renyi_at(rounds, float(threshold_grid(rounds.beta, 1.0)[-1]), order) >= kullback_leibler
+    except (TooExtreme, OverflowError):
+        assert exponent < -150
+    for threshold in (-0.05, 0.5):
+        try:
+            assert rejection.renyi_at(rounds, threshold, order) <= rejection.worst_halt_epsilon(rounds, threshold)
+        except TooExtreme:
+            assert exponent < -150
+
+
+def test_the_worst_case_is_never_above_the_worst_outcome() -> None:
+    for exponent in (-3, -5, -9):
+        rounds = rounds_of(0.1, 10.0**exponent, 4, tail=3.0)
+        for order in (1.0001, 1000.0):
+            assert 0.9 <= rejection.worst_case_renyi(rounds, (order,))[0] / rejection.worst_case_epsilon(rounds) <= 1
+
+
+@pytest.mark.parametrize(("share", "scale"), [(1e-160, 1.0), (1e-165, 2.0), (1e-200, 1.0), (0.1, 1e162), (1.0, 1e200)])
+@pytest.mark.parametrize("order", [1.01, 3.0, 64.0])
+def test_a_divergence_that_underflows_is_rounded_up(share: float, scale: float, order: float) -> None:
+    rounds = rounds_of(share, scale, 4, tail=3.0)
+    with mp.workdps(700):
+        true = Truth(rounds, 0.3).divergence([(mp.mpf(0), mp.mpf(share)), (mp.mpf(share), mp.mpf(0))], order, 4)
+        assert 0 < true <= rejection.renyi_at(rounds, 0.3, order)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_line_that_is_no_number_costs_infinity(bad: float) -> None:
+    for log_e, log_b in (([-1.0, bad], [0.0, 0.1]), ([-1.0, -2.0], [bad, 0.1])):
+        assert rejection._divergence(np.array(log_e), np.array(log_b), 4, 2.0) == math.inf
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
