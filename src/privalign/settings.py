@@ -1,10 +1,15 @@
-"""From options, typed on the command line or read from a line of `--from`, to mechanisms and sensitivities."""
+"""From settings, typed as options or read from a file, to mechanisms and sensitivities.
+
+Errors name a setting as the user wrote it: as an option, unless `spelled` says otherwise.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +27,54 @@ NOISE_OPTIONS = {
     "privbon-gaussian": ("scale",),
     "privitp": ("sigma_x", "sigma_z"),
 }
+# which mechanisms take which setting of noise or outcome; the others are common to all: scripts give the same n2, β, L and δ to every
+# mechanism that they compare
+TAKERS: dict[str, tuple[str, ...]] = {
+    "scale": ("privbon", "privbon-gaussian"),
+    "epsilon": tuple(NOISE_OPTIONS),
+    **dict.fromkeys(("sigma_x", "sigma_z", "threshold", "halt", "orders"), ("privitp",)),
+}
+MECHANISM_SETTINGS = ("n", "n2", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")  # those that `build` needs
 _WHOLE = ("n", "n2", "queries")
 _REAL = ("scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta", "total_delta", "threshold")
 _LARGEST = 2**62  # of whole numbers: far beyond every use, and still a float
 _OTHER = ("mechanism", "range", "sensitivity", "certificate", "halt", "orders")
+
+
+def _as_typed(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+_spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=_as_typed)
+
+
+def option(name: str) -> str:
+    """The name of a setting as the user wrote it."""
+    return _spelling.get()(name)
+
+
+@contextmanager
+def spelled(spelling: Callable[[str], str]) -> Iterator[None]:
+    """Within, settings are called as `spelling` says: `str` where they were keys of a file. Outside they are options."""
+    token = _spelling.set(spelling)
+    try:
+        yield
+    finally:
+        _spelling.reset(token)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """What mechanisms and accounting find wrong with a setting is told as the user wrote its name."""
+    try:
+        yield
+    except InvalidFile:
+        raise
+    except InvalidInput as error:
+        name = error.field.replace("-", "_")
+        if name not in {*MECHANISM_SETTINGS, "range", "sensitivity"}:
+            raise
+        raise InvalidInput(option(name), str(error).removeprefix(f"{error.field}: ")) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +114,7 @@ class Settings:
             "mechanism", f"{self.mechanism} adds no noise and has no privacy to calibrate; choose privbon, privbon-gaussian or privitp"
         )
 
+    @_named()
     def build(self) -> Mechanism:
         """The mechanism with the noise that was given, or calibrated to `epsilon` where that was given instead.
 
@@ -78,9 +128,6 @@ class Settings:
         from privalign.mechanisms.privitp import PrivITP
 
         if self.mechanism not in NOISE_OPTIONS:
-            for name in ("scale", "sigma_x", "sigma_z", "epsilon"):
-                if getattr(self, name) is not None:
-                    raise InvalidInput(option(name), f"{self.mechanism} adds no noise; leave it out")
             quiet: dict[str, Mechanism] = {
                 "base": Base(),
                 "bon": BoN(self.n),
@@ -89,10 +136,6 @@ class Settings:
             }
             return quiet[self.mechanism]
         wanted = NOISE_OPTIONS[self.mechanism]
-        foreign = sorted({"scale", "sigma_x", "sigma_z"} - set(wanted))
-        for name in foreign:
-            if getattr(self, name) is not None:
-                raise InvalidInput(option(name), f"not an option of {self.mechanism}; it takes {' and '.join(option(w) for w in wanted)}")
         given = [getattr(self, name) for name in wanted]
         if self.epsilon is not None:
             if any(value is not None for value in given):
@@ -108,16 +151,12 @@ class Settings:
         assert self.scale is not None
         return self.with_noise(self.scale)
 
+    @_named()
     def calibrated(self, epsilon: float) -> float:
         """The least noise scale at which one query costs at most `epsilon`."""
         from privalign.accounting.calibration import calibrate
 
         return calibrate(lambda scale: self.with_noise(scale).event(self.sensitivity), epsilon, self.delta, self.sensitivity)
-
-
-def option(name: str) -> str:
-    """The name as typed on the command line."""
-    return "--" + name.replace("_", "-")
 
 
 def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Settings:
@@ -129,7 +168,8 @@ def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Set
         sensitivity: what is known of the reward already; None reads it from the options.
 
     Raises:
-        InvalidInput: an unknown key, a value of the wrong type, or options that exclude each other.
+        InvalidInput: an unknown key, a value of the wrong type, an option that the mechanism does not take, or options
+            that exclude each other.
     """
     from privalign.acceptance import default_tail
 
@@ -148,17 +188,18 @@ def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Set
     mechanism = given.get("mechanism")
     if mechanism not in MECHANISMS:
         raise InvalidInput("mechanism", f"{mechanism!r} is not one of {', '.join(MECHANISMS)}")
+    _refuse_foreign(mechanism, given)
     n = given.get("n", 16)
     n2 = given.get("n2", n)
     delta = float(given.get("delta", 1e-6))
     if not 0 < delta < 1:
-        raise InvalidInput("--delta", f"{delta:g} is not strictly between 0 and 1")
+        raise InvalidInput(option("delta"), f"{delta:g} is not strictly between 0 and 1")
     total_delta, queries = given.get("total_delta"), given.get("queries")
     if (total_delta is None) != (queries is None):
-        raise InvalidInput("--queries", "it and --total-delta belong together; give both")
+        raise InvalidInput(option("queries"), f"it and {option('total_delta')} belong together; give both")
     threshold, halt = given.get("threshold"), _halt(given.get("halt"))
     if halt is not None and threshold is None:
-        raise InvalidInput("--halt", "the cost of an outcome depends on the threshold; give --threshold too")
+        raise InvalidInput(option("halt"), f"the cost of an outcome depends on the threshold; give {option('threshold')} too")
     return Settings(
         mechanism=mechanism,
         sensitivity=_sensitivity(given) if sensitivity is None else sensitivity,
@@ -207,6 +248,15 @@ def read_lines(path: Path, common: Mapping[str, Any]) -> Iterator[tuple[int, dic
         raise InvalidFile(str(path), None, "no options in it; give one JSON object a line")
 
 
+def _refuse_foreign(mechanism: str, given: Mapping[str, Any]) -> None:
+    """Noise that would be ignored is refused: whoever gives it believes in another release than this one."""
+    for name, takers in TAKERS.items():
+        if name in given and mechanism not in takers:
+            quiet = mechanism not in NOISE_OPTIONS and name in ("scale", "epsilon", "sigma_x", "sigma_z")
+            why = f"{mechanism} adds no noise" if quiet else f"not a setting of {mechanism}"
+            raise InvalidInput(option(name), f"{why}; leave it out, or choose {' or '.join(takers)}")
+
+
 def _is_finite(value: Any) -> bool:
     """Whether a float can hold it; whole numbers of JSON have any number of digits."""
     try:
@@ -225,6 +275,7 @@ def _float(given: Mapping[str, Any], name: str) -> float | None:
     return float(given[name]) if name in given else None
 
 
+@_named()
 def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
     from privalign.sensitivity import RewardRange, Sensitivity, load_certificate
 
@@ -236,14 +287,15 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
         from privalign.secret import installation_key
 
         if "sensitivity" in given:
-            raise InvalidInput("--sensitivity", "give either it or --certificate, not both")
+            raise InvalidInput(option("sensitivity"), f"give either it or {option('certificate')}, not both")
         if not isinstance(certificate, str | Path):
-            raise InvalidInput("--certificate", f"{certificate!r} is not the name of a file")
+            raise InvalidInput(option("certificate"), f"{certificate!r} is not the name of a file")
         certified = load_certificate(Path(certificate), installation_key()).to_sensitivity()
         if certified.range != reward_range:
+            right = f"{certified.range.low:g},{certified.range.high:g}"
             raise InvalidInput(
-                "--range",
-                f"{low:g},{high:g} is not the range of the certificate; give --range {certified.range.low:g},{certified.range.high:g}",
+                option("range"),
+                f"{low:g},{high:g} is not the range of the certificate; give {option('range')} {right}",
             )
         return certified
     if value == "range":
@@ -253,7 +305,7 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
             raise ValueError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput("--sensitivity", f"{_brief(value)} is neither a number nor 'range'") from None
+        raise InvalidInput(option("sensitivity"), f"{_brief(value)} is neither a number nor 'range'") from None
     return Sensitivity(number, reward_range, source="declared")
 
 
@@ -265,7 +317,7 @@ def _pair(value: Any) -> tuple[float, float]:
             raise ValueError
         return float(low), float(high)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput("--range", f"{_brief(value)} is not a pair of numbers; give LO,HI") from None
+        raise InvalidInput(option("range"), f"{_brief(value)} is not a pair of numbers; give LO,HI") from None
 
 
 def _halt(value: Any) -> Halt | None:
@@ -280,9 +332,9 @@ def _halt(value: Any) -> Halt | None:
             raise ValueError
         time = int(value)
     except (TypeError, ValueError):
-        raise InvalidInput("--halt", f"{value!r} is neither a whole number of at least 1 nor 'fallback'") from None
+        raise InvalidInput(option("halt"), f"{value!r} is neither a whole number of at least 1 nor 'fallback'") from None
     if time < 1:
-        raise InvalidInput("--halt", f"{value} is neither a whole number of at least 1 nor 'fallback'")
+        raise InvalidInput(option("halt"), f"{value} is neither a whole number of at least 1 nor 'fallback'")
     return time
 
 
@@ -293,7 +345,7 @@ def _orders(value: Any) -> tuple[float, ...] | None:
     try:
         orders = tuple(float(part) for part in parts)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput("--orders", f"{_brief(value)} is not a list of numbers") from None
+        raise InvalidInput(option("orders"), f"{_brief(value)} is not a list of numbers") from None
     if not orders or not all(1 < order < math.inf for order in orders):
-        raise InvalidInput("--orders", f"{value!r} holds an order that is not a finite number above 1")
+        raise InvalidInput(option("orders"), f"{value!r} holds an order that is not a finite number above 1")
     return orders

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import privalign
 from privalign import cli
+from privalign.settings import MECHANISMS, TAKERS
 
 ESCAPE = "\x1b"
 
@@ -120,6 +122,84 @@ def test_every_command_has_help(path: tuple[str, ...]) -> None:
             assert parameter.opts[0] in out
 
 
+# What a command asks for, beyond what its parser does: the options that its errors call missing
+
+HALF = [
+    ["epsilon", "privbon"],
+    ["epsilon", "privitp"],
+    ["epsilon", "privitp", "--sigma-x", 1],
+    ["epsilon", "privbon", "--scale", 1, "--queries", 3],
+    ["epsilon", "privbon", "--scale", 1, "--total-delta", 1e-6],
+    ["epsilon", "privitp", "--sigma-x", 1, "--sigma-z", 1, "--halt", 1],
+    ["calibrate", "privbon"],
+    ["select", "pool.jsonl", "--mechanism", "privbon"],
+    ["select", "pool.jsonl", "--mechanism", "privbon", "--range", "0,1"],
+    ["select", "pool.jsonl", "--mechanism", "privitp", "--range", "0,1"],
+    ["evaluate", "pool.jsonl", "--mechanisms", "bon", "--n-grid", 2],
+    ["evaluate", "pool.jsonl", "--mechanisms", "privbon-gaussian", "--n-grid", 2, "--range", "0,1"],
+    ["evaluate", "pool.jsonl", "--mechanisms", "privitp", "--n-grid", 2, "--range", "0,1"],
+    *(["study", study, "pool.jsonl"] for study in ("composition", "matched", "ablation", "win-rate", "overhead", "budget")),
+    *(["study", study, "pool.jsonl", "--range", "0,1"] for study in ("composition", "ablation", "win-rate", "overhead")),
+    ["study", "ablation", "pool.jsonl", "--range", "0,1", "--parameter", "beta"],
+    ["study", "ablation", "pool.jsonl", "--range", "0,1", "--parameter", "n", "--sigmas", "1"],
+    ["account", "create", "prefs"],
+    ["account", "create", "prefs", "--epsilon", 8],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--scale", 1],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--mechanism", "privbon"],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--mechanism", "privitp", "--sigma-x", 1],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--config", "file.toml"],
+    ["account", "raise", "prefs"],
+    ["account", "raise", "prefs", "--epsilon", 9],
+    ["key", "create", "--share", 0.5],
+    ["key", "create", "--account", "prefs"],
+    ["reward", "fit", "pool.jsonl"],
+    ["reward", "fit", "pool.jsonl", "--out", "head.json"],
+    ["reward", "fit", "pool.jsonl", "--out", "head.json", "--lambda", 9, "--release-epsilon", 1],
+    ["reward", "range", "pool.jsonl", "--config", "file.toml"],
+    ["simulate"],
+    ["simulate", "--model", "gaussian"],
+    ["simulate", "--model", "gaussian", "--prompts", 2],
+    ["simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 2],
+    ["collect"],
+    ["collect", "--recipe", "recipe.toml"],
+    ["collect", "--run", "run"],
+    ["collect", "--n", 2],
+    ["collect", "--n", 2, "--policy", "p"],
+    ["collect", "--n", 2, "--policy", "p", "--task", "gsm8k"],
+    ["score"],
+    ["score", "--reward", "r"],
+    ["score", "--reward", "r", "--config", "file.toml"],
+    ["grade"],
+    ["grade", "--kind", "reward"],
+    ["grade", "--kind", "reward", "--reward", "r"],
+    ["grade", "--kind", "judge"],
+    ["grade", "--kind", "judge", "--policy", "p"],
+    ["grade", "--kind", "math"],
+    ["study", "all"],
+    ["study", "all", "--recipe", "r.toml"],
+    ["report", "study.json"],
+]
+
+
+@pytest.mark.parametrize("arguments", HALF, ids=lambda arguments: " ".join(map(str, arguments)))
+def test_what_is_asked_for_is_marked_as_required(arguments: list[object]) -> None:
+    """Whatever option an error calls missing, the help of the command marks: by itself, or with what it depends on."""
+    (path,) = [path for path in LEAVES if path == tuple(arguments[: len(path)])]
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "pool.jsonl")
+    run("init", "file.toml", "--independent")
+    error = one_line(arguments, 2)
+    options = {name: parameter for parameter in LEAVES[path].params for name in parameter.opts}
+    asked = [options[name] for name in re.findall(r"--[a-z0-9-]+", error.partition(": ")[2]) if name in options]
+    assert any(parameter.required or "  [required" in parameter.help for parameter in asked), error
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_help_marks_what_is_required(path: tuple[str, ...]) -> None:
+    out = " ".join(run(*path, "--help")[1].split())
+    required = [parameter for parameter in LEAVES[path].params if parameter.required]
+    assert out.count("[required]") == len(required)
+
+
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_command_takes_json(path: tuple[str, ...]) -> None:
     assert "--json" in {name for parameter in LEAVES[path].params for name in parameter.opts}
@@ -216,6 +296,146 @@ def test_an_error_is_one_line_in_a_real_process_too() -> None:
         outcome = subprocess.run([*command, *arguments], capture_output=True, text=True)
         assert (outcome.returncode, outcome.stdout) == (code, "")
         assert outcome.stderr.count("\n") == 1
+
+
+# Options of another mechanism
+
+VALUES_OF = {"scale": 1, "epsilon": 1, "sigma-x": 1, "sigma-z": 1, "threshold": 0.5, "orders": "2"}
+OWN = {"privbon": ["--scale", 1], "privbon-gaussian": ["--scale", 1], "privitp": ["--sigma-x", 1, "--sigma-z", 1]}
+TAKING = {
+    "epsilon": lambda mechanism: ["epsilon", mechanism, *OWN.get(mechanism, [])],
+    "calibrate": lambda mechanism: ["calibrate", mechanism, "--epsilon", 1],
+    "select": lambda mechanism: ["select", "pool.jsonl", "--range", "0,1", "--mechanism", mechanism, *OWN.get(mechanism, [])],
+    "account create": lambda mechanism: (
+        ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--mechanism", mechanism, *OWN.get(mechanism, [])]
+    ),
+}
+
+
+@pytest.mark.parametrize("command", TAKING)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_option_of_another_mechanism_is_refused(command: str, mechanism: str) -> None:
+    """Ignored, it would leave its user with another guarantee than the one that was asked for."""
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 40, "--out", "pool.jsonl")
+    if command == "calibrate" and mechanism not in OWN:
+        assert "--epsilon: " in one_line([command, mechanism, "--epsilon", 1], 2)
+        return
+    given = {name for parameter in LEAVES[tuple(command.split())].params for name in parameter.opts}
+    for name, value in VALUES_OF.items():
+        takers = TAKERS[name.replace("-", "_")]
+        if f"--{name}" not in given or mechanism in takers or (command == "account create" and name == "epsilon"):
+            continue
+        error = one_line([*TAKING[command](mechanism), f"--{name}", value], 2)
+        assert error.startswith(f"privalign: --{name}: ")
+        assert mechanism in error
+        assert takers[0] in error
+    assert not Path("privalign.db").exists()
+
+
+def test_a_line_of_from_with_an_option_of_another_mechanism_is_refused() -> None:
+    Path("options.jsonl").write_text('{"scale": 1}\n{"scale": 1, "sigma_x": 0.1}\n')
+    assert "options.jsonl, line 2: --sigma-x: not a setting of privbon" in one_line(["epsilon", "privbon", "--from", "options.jsonl"], 2)
+
+
+@pytest.mark.parametrize("options", [["--ledger", "sqlite:///other.db"], ["--again", 1]], ids=["ledger", "again"])
+def test_what_only_an_account_uses_is_refused_without_one(options: list[object]) -> None:
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "pool.jsonl")
+    select = ["select", "pool.jsonl", "--range", "0,1", "--mechanism", "privbon", "--n", 4, "--scale", 1]
+    assert "--account: missing; without it nothing is charged" in one_line([*select, *options], 2)
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if path not in LEAVES and path], ids=" ".join)
+def test_a_group_without_a_command_says_where_to_look(path: tuple[str, ...]) -> None:
+    assert f"see `privalign {' '.join(path)} --help`" in one_line([*path], 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["score", "--from", "co", "--config", "file.toml", "--out", "sc", "--reward", "r", "--reward", "r"], "--reward"),
+        (["grade", "--from", "co", "--kind", "math", "--out", "gr", "--workers", 0], "--workers"),
+        (["grade", "--from", "co", "--kind", "math", "--out", "gr", "--timeout", "nan"], "--timeout"),
+        (["collect", "--task", "gsm8k", "--policy", "local", "--config", "file.toml", "--out", "co", "--n", 0], "--n"),
+        (["calibrate", "privbon", "--epsilon", -1], "--epsilon"),
+        (["epsilon", "privbon", "--scale", -1], "--scale"),
+        (["epsilon", "privitp", "--sigma-x", 0, "--sigma-z", 1], "--sigma-x"),
+        (["epsilon", "privbon", "--scale", 1, "--n", 10**7], "--n"),
+        (["epsilon", "privbon", "--scale", 1, "--range", "1,0"], "--range"),
+        (["epsilon", "privbon", "--scale", 1, "--sensitivity", 0], "--sensitivity"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else part[0],
+)
+def test_a_wrong_value_is_told_by_its_option(arguments: list[object], option: str) -> None:
+    """Also where it is the library that finds it wrong, which has names of its own."""
+    run("init", "file.toml", "--independent")
+    assert one_line(arguments, 2).startswith(f"privalign: {option}: ")
+
+
+# Terminals, pipes and names that nobody expects
+
+
+def test_nobody_reads_on_is_no_bug(tmp_path: Path) -> None:
+    """The reader of a pipe that goes away, as `head` does, is neither a traceback nor the exit code of a bug."""
+    run("simulate", "--model", "gaussian", "--prompts", 200, "--candidates", 4, "--out", "pool.jsonl")
+    select = "select pool.jsonl --mechanism privbon --n 4 --scale 1 --range 0,1"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from privalign.cli import main; main()", *select.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "40", "-3", "wide"])
+def test_no_figure_vanishes_in_a_narrow_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6)
+    monkeypatch.setenv("COLUMNS", columns)
+    words = run("account", "list")[1].split()
+    assert {"account", "rule", "spent", "remaining", "queries", "prefs", "renyi", "1e-06"} <= set(words)
+    assert words.count("8.0") == 2
+
+
+NAMELESS = [
+    ["simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "\udcff.jsonl"],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--ledger", "sqlite:///\udcff.db"],
+    ["account", "create", "\udcff", "--epsilon", 8, "--delta", 1e-6],
+    ["select", "\udcff.jsonl", "--mechanism", "bon", "--range", "0,1"],
+    ["config", "check", "\udcff.toml"],
+]
+
+
+@pytest.mark.parametrize("arguments", NAMELESS, ids=range(len(NAMELESS)))
+def test_a_name_that_is_no_unicode_is_one_line(arguments: list[object]) -> None:
+    one_line(arguments, 2)
+
+
+def test_warnings_of_libraries_are_not_shown() -> None:
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "pool.jsonl")
+    one_line(["study", "budget", "pool.jsonl", "--range", "0,1", "--n", 4, "--simulated", 5, "--sigmas", 1e-308], 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["select", "pool.jsonl", "--mechanism", "privbon", "--n", 4, "--scale", 1, "--range", "0,1", "--out"],
+        ["evaluate", "pool.jsonl", "--mechanisms", "bon", "--n-grid", 2, "--range", "0,1", "--out"],
+        ["simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out"],
+        ["account", "export", "prefs", "--out"],
+        ["reward", "fit", "pool.jsonl", "--lambda", 9, "--out", "head.json", "--diagnostics"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[:2])),
+)
+def test_no_output_takes_the_place_of_a_ledger(arguments: list[object]) -> None:
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "pool.jsonl")
+    run("account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6)
+    before = Path("privalign.db").read_bytes()
+    assert f"{arguments[-1]}: privalign.db is a database" in one_line([*arguments, "privalign.db"], 2)
+    assert Path("privalign.db").read_bytes() == before
 
 
 # Values that nobody would type

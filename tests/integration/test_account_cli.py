@@ -376,6 +376,20 @@ def test_accounts_on_postgresql(document: Any, refused: Any, postgresql_url: str
 # Certificates
 
 
+def test_an_empty_file_is_no_ledger(refused: Any) -> None:
+    """The database would make a new one of it, in which nothing was ever spent."""
+    Path("empty.db").touch()
+    for command in (["list"], ["show", "prefs"], ["verify", "prefs"], ["raise", "prefs", "--epsilon", 9, "--reason", "r"]):
+        assert "empty.db is empty" in refused(2, "account", *command, "--ledger", "sqlite:///empty.db")
+    assert Path("empty.db").stat().st_size == 0
+
+
+def test_a_model_that_is_not_in_the_file_is_told_by_the_option(refused: Any) -> None:
+    Path("file.toml").write_text("")
+    error = refused(2, "account", "create", "prefs", *BUDGET, "--for-model", "nosuch", "--config", "file.toml")
+    assert error.startswith("privalign: --for-model: 'nosuch' is not in file.toml")
+
+
 def test_create_reads_the_sensitivity_of_a_certificate(
     document: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

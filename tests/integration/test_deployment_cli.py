@@ -302,8 +302,9 @@ def test_the_number_of_answers_that_check_promises_are_answered(run: Run, docume
         ('"head.json"', '"nosuch.json"', "nosuch.json"),
         ('"candidates.jsonl"', '"nosuch.jsonl"', "nosuch.jsonl"),
         ('policy = "local"', 'policy = "lokal"', "[models.aligned] policy"),
-        ('kind = "privbon"', 'kind = "bon"', "[models.aligned] mechanism"),
-        ("scale = 1.0", "scale = -1.0", "[models.aligned] mechanism"),
+        ('kind = "privbon"', 'kind = "bon"', "[models.aligned.mechanism] scale: bon adds no noise"),
+        ("scale = 1.0", "scale = -1.0", "[models.aligned.mechanism] scale: -1.0"),
+        ("scale = 1.0", "scale = 1.0, sigma_x = 0.1", "[models.aligned.mechanism] sigma_x: not a setting of privbon"),
         ('relation = "replace"', 'relation = "flip"', "[models.aligned] mechanism"),  # the head is certified for replace
         ('relation = "replace"', "records_per_person = 2", "[models.aligned] mechanism"),
         ('kind = "recorded"', 'kind = "carrier-pigeon"', "[policies.local] kind"),
@@ -332,7 +333,7 @@ def test_check_probes_the_scorer_with_a_public_text(document: Any, refused: Any,
     assert scorer.calls == [1]
     assert scorer.keys == {"Bearer s3cret-key"}
     scorer.behaviour = lambda count: 500
-    refused(5, "config", "check", config)
+    assert f"{config}: [rewards.learned]: " in refused(5, "config", "check", config)
     scorer.calls.clear()
     assert document("config", "check", config, "--no-probe")["probed"] is False
     assert scorer.calls == []
@@ -355,7 +356,7 @@ def test_check_finds_a_scorer_that_is_away_and_a_secret_that_is_missing(
 def test_check_finds_a_policy_server_that_is_away(refused: Any) -> None:
     served = 'kind = "openai"\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\nretries = 1\n'
     config = deployment(RECORDED.replace('kind = "recorded"\nfile = "candidates.jsonl"\ndraw = "with"\n', served))
-    refused(5, "config", "check", config)
+    assert f"{config}: [policies.local]: " in refused(5, "config", "check", config)
     error = refused(4, "ask", "hello")
     assert "\n" not in error.strip()
     assert prefs().debited.rdp == 0

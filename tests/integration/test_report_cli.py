@@ -49,6 +49,19 @@ def test_a_file_for_people(run: Run, folder: Path) -> None:
     assert out.rstrip().endswith("open report/report.html")
 
 
+def test_what_is_no_longer_of_the_run_is_named_in_one_line(run: Run, folder: Path) -> None:
+    armo = folder / "studies" / "armo.json"
+    document = json.loads(armo.read_text())
+    armo.write_text(json.dumps({**document, "settings": {"request": "of a table that is gone"}}), encoding="utf-8")
+    (folder / "studies.json").write_text('{"studies": {"gemma": "b"}}', encoding="utf-8")
+    code, out, _ = run("report", folder, "--out", "report")
+    assert code == 0
+    assert out.splitlines()[:2] == [NOTICE, f"left out, no longer of the run's recipe: {armo}"]
+    _, out, _ = run("report", folder, "--out", "report", "--json")
+    assert json.loads(out)["left_out"] == [str(armo)]
+    assert len(json.loads(out)["studies"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

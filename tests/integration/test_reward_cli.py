@@ -146,6 +146,7 @@ def test_lambda_is_chosen_on_public_preferences_only(run: Run, prefs: Path, tmp_
     for name in ("copy.jsonl.gz", "copy.jsonl", "packed.jsonl.gz", "overlap.jsonl.gz"):
         refused(run, *common, "--public", name, says=f"--public: {name} holds pairs of the private preferences")
     refused(run, *common, says="--lambda: give either it, or --public")
+    refused(run, *common, "--lambda", 3, "--ledger", "sqlite:///other.db", says="--account: missing; without it nothing is charged")
     refused(run, *common, "--lambda", 3, "--public", "public.jsonl.gz", says="--lambda: give either")
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from privalign.cli.simulate import simulate
 from privalign.cli.studies import app
 from privalign.errors import InvalidInput
+from privalign.experiments.report.build import read_studies, stale_studies
 
 RANGE = ("--range", "0,1")
 COMMANDS = {
@@ -57,8 +58,9 @@ def test_document_and_table(command: str, scored: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_range_is_asked_for(command: str, scored: Path) -> None:
-    with pytest.raises(InvalidInput, match="--range: missing"):
-        CliRunner().invoke(app, [command, str(scored)], catch_exceptions=False)
+    result = CliRunner().invoke(app, [command, str(scored)], catch_exceptions=False)
+    assert result.exit_code == 2
+    assert "Missing option '--range'" in result.stderr
 
 
 def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
@@ -95,9 +97,46 @@ def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows[:-4]), run / "grade" / "part-00000.parquet")
     again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
     assert json.loads(again.stdout)["resumed"] == 0  # other candidates
+    recipe.write_text(recipe.read_text().replace("[evaluate.table-6]", "[evaluate.table-7]"))  # renamed: table-6 is stale
+    (run / "studies" / "by-hand.json").write_text(json.dumps({**json.loads(table_6.read_text()), "settings": {}}))
+    again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["left_out"] == [str(table_6)] == [str(path) for path in stale_studies([run])]
+    assert len(read_studies([run])) == 3
+    assert len(read_studies([run, table_6])) == 4  # named, it is reported
+    again = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+    assert again.stdout.count(f"left out, no longer of the run's recipe: {table_6}\n") == 1
+    listed, good = (run / "studies.json").read_text(), recipe.read_text()
+    recipe.write_text(good.replace('kind = "budget"', ""))  # table-7 is no kind
+    with pytest.raises(InvalidInput, match="'table-7' is not one of"):
+        CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+    assert (run / "studies.json").read_text() == listed
     recipe.write_text("")
     with pytest.raises(InvalidInput, match="no study in it"):
         CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ('mechanisms = ["privbon"]\nn_grid = [2]', "scale: missing, and it has no default; give it, or epsilon"),
+        ('mechanisms = ["privbon"]\nn_grid = [2]\nscale = 1\nepsilon = 1', "epsilon: give either it or scale"),
+        ('mechanisms = ["bon"]\nn_grid = [2]\nsigma_x = 1', "sigma_x: none of bon takes it"),
+        ('mechanisms = ["bon"]\nn_grid = [2]\nsensitivity = "much"', "sensitivity: 'much' is neither"),
+        ('mechanisms = ["privitp"]\nn_grid = [2]\nsigma_x = 1', "sigma_z: missing"),
+    ],
+)
+def test_what_is_wrong_in_a_recipe_is_told_by_file_table_and_key(settings: str, key: str, scored: Path, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    run, recipe = tmp_path / "run", tmp_path / "recipe.toml"
+    (run / "grade").mkdir(parents=True)
+    row = {"prompt_id": 0, "prompt": "p", "text": "t", "is_correct": 1.0, "proxy_reward": 0.5}
+    pq.write_table(pa.Table.from_pylist([row] * 4), run / "grade" / "part-00000.parquet")
+    recipe.write_text(f"[evaluate.comparison]\nrange = [0, 1]\n{settings}\n")
+    with pytest.raises(InvalidInput) as error:
+        CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+    assert str(error.value).startswith(f"{recipe}: [evaluate.comparison] {key}")
+    assert "--" not in str(error.value)
 
 
 @pytest.mark.parametrize("option", ["--total-delta", "--most", "--order"])

@@ -1,6 +1,7 @@
 """The command line: wiring only.
 
-Exit codes: 0 done; 2 bad input; 3 budget exhausted or busy; 4 a back-end failed; 5 a check failed; 130 interrupted; 1 a bug.
+Exit codes: 0 done; 2 bad input; 3 budget exhausted or busy; 4 a back-end failed; 5 a check failed; 130 interrupted; 141 nobody
+reads stdout any more; 1 a bug.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import contextlib
 import io
 import signal
 import sys
-from typing import Annotated, NoReturn
+import warnings
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -43,7 +45,7 @@ app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
 app.add_typer(reward.app, name="reward")
 
-INTERRUPTED = 130
+INTERRUPTED, UNREAD = 130, 141
 
 # the command-line parser's base exception, by way of a public name: its module is not public
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -67,12 +69,15 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an answer that is paid must not be lost to a narrow encoding
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # numpy's, in settings that are refused a moment later
     with contextlib.suppress(ValueError):  # only the main thread may
         signal.signal(signal.SIGTERM, _terminated)  # unwinds, so that nothing half-written stays
     try:
         code = app(standalone_mode=False)
+    except SystemExit as stop:
+        sys.exit(UNREAD if stop.code == 1 else stop.code)  # the parser's 1 is a closed pipe, as of `| head`
     except ParserError as error:
-        _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+        _fail(_usage(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except BudgetExhausted as error:
@@ -85,11 +90,23 @@ def main() -> NoReturn:
         _fail(str(error), 2)
     except ArithmeticError:
         _fail("settings: too extreme for floating-point numbers; give milder ones", 2)
+    except UnicodeEncodeError:
+        _fail("settings: a name or text that is not Unicode cannot be used here; rename it", 2)
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror}; give it room and access", 2)
     if code == INTERRUPTED:  # the parser has caught it already
         _fail("interrupted", INTERRUPTED)
     sys.exit(code)
+
+
+def _usage(error: Any) -> str:
+    """What the parser found wrong, with what the option or argument is for, where it is about one."""
+    parameter: Any = getattr(error, "param", None)
+    if getattr(parameter, "help", None) is None:
+        where = "privalign" if error.ctx is None else error.ctx.command_path
+        return f"{error.format_message().rstrip('.')}; see `{where} --help`"
+    name = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[0]
+    return f"{name}: {error.message.rstrip('.') or 'missing'}; give it: {parameter.help}"
 
 
 def _terminated(number: int, _: object) -> NoReturn:

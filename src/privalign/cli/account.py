@@ -34,13 +34,19 @@ def create(
     relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
     records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.", min=1)] = 1,
     mechanism: Annotated[
-        str | None, typer.Option("--mechanism", help="Choose the order of renyi that answers most of its queries.", show_default=False)
+        str | None,
+        typer.Option(
+            "--mechanism",
+            help="Choose the order of renyi that answers most of its queries.  [required with its settings]",
+            show_default=False,
+        ),
     ] = None,
     for_model: Annotated[
-        str | None, typer.Option("--for-model", help="The same for a model of the deployment file --config.", show_default=False)
+        str | None,
+        typer.Option("--for-model", help="The same for a model of a deployment file.  [required with --config]", show_default=False),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Deployment file of --for-model.", metavar="FILE", show_default=False)
+        Path | None, typer.Option("--config", help="Deployment file.  [required with --for-model]", metavar="FILE", show_default=False)
     ] = None,
     n: options.N = None,
     n2: options.N2 = None,
@@ -58,7 +64,7 @@ def create(
     """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
     from privalign.accounting.rules import make_rule
     from privalign.sensitivity import Relation
-    from privalign.settings import parse
+    from privalign.settings import NOISE_OPTIONS, option, parse
 
     served = {
         "n": n,
@@ -88,6 +94,9 @@ def create(
     event = None
     if mechanism is not None:
         settings = parse({"mechanism": mechanism, **served})
+        for noise in NOISE_OPTIONS.get(mechanism, ()):
+            if served[noise] is None:  # --epsilon, which calibrates elsewhere, is the account's here
+                raise InvalidInput(option(noise), f"missing; give the noise of {mechanism}, of which the order is chosen")
         event = settings.build().event(settings.sensitivity)
     if for_model is not None and config is not None:
         event = _event_of_model(config, for_model)
@@ -221,9 +230,11 @@ def _event_of_model(config: Path, name: str) -> Event:
     """What one query of a model in a deployment file costs."""
     from privalign.config import load
     from privalign.mechanisms.protocol import event_of
+    from privalign.settings import spelled
 
     deployment = load(config)
-    spec = deployment.model(name)
+    with spelled(lambda _: "--for-model"):
+        spec = deployment.model(name)
     return event_of(spec.mechanism, deployment.rewards[spec.reward].sensitivity)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.output import print_facts, print_json, printable, replacing
-from privalign.errors import CheckFailed, InvalidFile, InvalidInput, PrivalignError
+from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
     from privalign.config import Deployment, ModelSpec
@@ -77,7 +79,7 @@ def init(
     """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
-    with replacing(file) as out:
+    with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:
         print_json({"file": str(file)})
@@ -127,7 +129,9 @@ def check(
 def ask(
     prompt: Annotated[str, typer.Argument(help="What to ask.", metavar="PROMPT", show_default=False)],
     config: ConfigFile = DEFAULT_FILE,
-    model: Annotated[str | None, typer.Option("--model", help="Name of the model. Default: the only one.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name of the model.  [required where the file has several]", show_default=False)
+    ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text word by word, as soon as it is released.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -171,10 +175,21 @@ async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
     from privalign.types import Request
 
     policy = deployment.policies[spec.policy]
-    built = policy.make()
-    if policy.kind != "recorded":  # it answers the recorded prompts only, and has just been read
-        await built.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
-    await deployment.rewards[spec.reward].make().probe()
+    with _located(f"{deployment.file}: [policies.{spec.policy}]"):
+        built = policy.make()
+        if policy.kind != "recorded":  # it answers the recorded prompts only, and has just been read
+            await built.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+    with _located(f"{deployment.file}: [rewards.{spec.reward}]"):
+        await deployment.rewards[spec.reward].make().probe()
+
+
+@contextlib.contextmanager
+def _located(table: str) -> Iterator[None]:
+    """Says which back-end did not do its work."""
+    try:
+        yield
+    except BackendFailed as error:
+        raise CheckFailed(f"{table}: {error}") from None
 
 
 def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | None) -> dict[str, Any]:

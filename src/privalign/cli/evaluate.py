@@ -44,7 +44,7 @@ def evaluate(
     ],
     mechanisms: Annotated[str, typer.Option("--mechanisms", help=f"A list out of {', '.join(MECHANISMS)}.", metavar="M,M,…")],
     n_grid: Annotated[str, typer.Option("--n-grid", help="Numbers of candidates, rising.", metavar="N,N,…")],
-    range: options.Range = None,
+    range: options.FaithfulRange = None,
     protocol: Annotated[
         str, typer.Option("--protocol", help="authors: z-scores, one pool, not private mechanisms.", metavar="faithful|authors")
     ] = "faithful",

@@ -28,9 +28,12 @@ def create(
         str | None,
         typer.Option("--expires", help="Date or time, as 2027-01-31 or 2027-01-31T12:00:00Z. Default never.", show_default=False),
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", help="Account whose budget --share limits.", show_default=False)] = None,
+    account: Annotated[
+        str | None, typer.Option("--account", help="Account whose budget --share limits.  [required with --share]", show_default=False)
+    ] = None,
     share: Annotated[
-        float | None, typer.Option("--share", help="Part of the account that it may use up, 0 to 1.", show_default=False)
+        float | None,
+        typer.Option("--share", help="Part of the account that it may use up, 0 to 1.  [required with --account]", show_default=False),
     ] = None,
     queries: Annotated[int | None, typer.Option("--queries", help="How many queries it may make.", show_default=False)] = None,
     rate: Annotated[
@@ -49,6 +52,8 @@ def create(
     names = None if models is None else [name.strip() for name in models.split(",")]
     if names is not None and not all(names):
         raise InvalidInput("--models", "holds an empty name; give names separated by commas, or leave it out for all models")
+    if (share is None) != (account is None):
+        raise InvalidInput("--share", "it and --account belong together; give both")
     made = open_ledger(ledger, must_exist=False).create_key(
         kind, models=names, expires=_date(expires), account=account, share=share, queries=queries, rate=rate
     )

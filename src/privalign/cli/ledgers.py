@@ -26,8 +26,11 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
 
     scheme, _, rest = url.partition(":///")
     file = rest.partition("?")[0]
-    if must_exist and scheme.partition("+")[0] == "sqlite" and file and not Path(file).exists():
-        raise InvalidInput("--ledger", f"{file} does not exist; make an account first, or name the right file")
+    if must_exist and scheme.partition("+")[0] == "sqlite" and file:
+        if not Path(file).exists():
+            raise InvalidInput("--ledger", f"{file} does not exist; make an account first, or name the right file")
+        if Path(file).is_file() and Path(file).stat().st_size == 0:  # the database would take it for a new one
+            raise InvalidInput("--ledger", f"{file} is empty, no ledger; make an account first, or name the right file")
     return Ledger(url)
 
 

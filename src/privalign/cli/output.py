@@ -19,7 +19,7 @@ import typer
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
-    pass
+    from rich.console import Console
 
 
 @contextlib.contextmanager
@@ -100,7 +100,6 @@ def print_facts(title: str, facts: Mapping[str, Any]) -> None:
 
 def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
     """A table of rows on stdout."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -110,7 +109,14 @@ def print_table(names: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> None:
         table.add_column(name, min_width=least, no_wrap=number == 0)  # the name or id, to be copied
     for row in cells:
         table.add_row(*row)
-    Console(markup=False, emoji=False).print(table, crop=False)
+    console().print(table, crop=False)
+
+
+def console() -> Console:
+    """Stdout for tables and sentences, taken literally; never so narrow that a column would vanish."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, width=max(40, shutil.get_terminal_size().columns))
 
 
 def longest_word(*texts: str) -> int:
@@ -119,23 +125,25 @@ def longest_word(*texts: str) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, source: Path | None = None) -> Iterator[IO[str]]:
+def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -> Iterator[IO[str]]:
     """A new text file that takes the place of `path` when the block ends well; else nothing of it stays.
 
+    Args:
+        source: what the command reads. field: the option or argument that names `path`.
+
     Raises:
-        InvalidInput: it cannot be written, is no regular file, or is `source`.
+        InvalidInput: it cannot be written, is no regular file, or is `source`, stdout or a ledger.
     """
     target = Path(os.path.realpath(path))  # a link keeps pointing to the file that it names
     fresh = target.parent / f".privalign-{secrets.token_hex(8)}.tmp"
     try:
-        if (
-            source is not None
-            and source.exists()
-            and (target == Path(os.path.realpath(source)) or (target.exists() and target.samefile(source)))
-        ):
-            raise InvalidInput("--out", f"{path} is the file to read; give another name")
+        if source is not None and source.exists() and (target == Path(os.path.realpath(source)) or _same(target, source)):
+            raise InvalidInput(field, f"{path} is the file to read; give another name")
         if target.exists() and not target.is_file():
-            raise InvalidInput("--out", f"{path} is not a regular file; give the name of a file")
+            raise InvalidInput(field, f"{path} is not a regular file; give the name of a file")
+        if _is_stdout(target):
+            raise InvalidInput(field, f"{path} is where stdout goes; give another name")
+        refuse_ledger(path, field)
         with fresh.open("x", encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
@@ -143,10 +151,33 @@ def replacing(path: Path, source: Path | None = None) -> Iterator[IO[str]]:
         fresh.replace(target)
     except OSError as error:
         remedy = "give a file in a folder that exists and has room"
-        raise InvalidInput("--out", f"{path} cannot be written ({error.strerror}); {remedy}") from None
+        raise InvalidInput(field, f"{path} cannot be written ({error.strerror}); {remedy}") from None
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def refuse_ledger(path: Path, field: str) -> None:
+    """Refuses to write over a database: it may be a ledger, and without it what was spent is forgotten.
+
+    Raises:
+        InvalidInput: `path` is one; `field` names it.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(16) == b"SQLite format 3\0":
+                raise InvalidInput(field, f"{path} is a database, such as a ledger; give another name")
+
+
+def _same(target: Path, other: Path) -> bool:
+    return target.exists() and target.samefile(other)
+
+
+def _is_stdout(target: Path) -> bool:
+    try:
+        return target.exists() and os.path.samestat(target.stat(), os.fstat(sys.stdout.fileno()))
+    except (AttributeError, OSError, ValueError):  # stdout is closed, or no file
+        return False
 
 
 def shown(value: Any) -> str:

@@ -30,13 +30,17 @@ def epsilon(
     sigma_z: options.SigmaZ = None,
     tail: options.Tail = None,
     delta: options.Delta = None,
-    threshold: Annotated[float | None, typer.Option(help="Realised λ̃ of privitp, in units shifted to [0, R].", show_default=False)] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Realised λ̃ of privitp, in units shifted to [0, R].  [required with --halt]", show_default=False)
+    ] = None,
     halt: Annotated[
         str | None, typer.Option(help="Realised halting time, or 'fallback'.", metavar="T|fallback", show_default=False)
     ] = None,
     orders: Annotated[str | None, typer.Option(help="Rényi orders, comma-separated.", show_default=False)] = None,
-    queries: Annotated[int | None, typer.Option(help="Compose this many identical queries.", show_default=False)] = None,
-    total_delta: Annotated[float | None, typer.Option(help="δ of the whole stream of --queries.", show_default=False)] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="Compose this many identical queries.  [required with --total-delta]", show_default=False)
+    ] = None,
+    total_delta: Annotated[float | None, typer.Option(help="δ of the whole stream.  [required with --queries]", show_default=False)] = None,
     from_file: options.From = None,
     json: options.Json = False,
 ) -> None:
@@ -47,7 +51,10 @@ def epsilon(
 
 def calibrate(
     mechanism: options.Mechanism,
-    epsilon: options.Epsilon = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", help="ε that one query may cost.  [required, here or in every line of --from]", show_default=False),
+    ] = None,
     n: options.N = None,
     n2: options.N2 = None,
     range: options.Range = None,
@@ -73,10 +80,6 @@ def priced(settings: Settings) -> dict[str, Any]:
     if settings.sensitivity.public:
         return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), "epsilon": 0.0, "slack": 0.0, "guarantee": PUBLIC}
     facts: dict[str, Any] = {"mechanism": settings.mechanism, **settings.sensitivity.stated()}
-    if settings.mechanism != "privitp":
-        for name in ("threshold", "halt", "orders"):
-            if getattr(settings, name) is not None:
-                raise InvalidInput(option(name), f"only privitp has it, not {settings.mechanism}")
     event = mechanism.event(settings.sensitivity)
     if settings.mechanism == "base":
         facts |= {"epsilon": 0.0, "slack": 0.0}

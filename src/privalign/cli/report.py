@@ -23,10 +23,10 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Figures (PNG, SVG), tables (Markdown, CSV, LaTeX) and one HTML page of studies: not a private release."""
-    from privalign.experiments.report.build import read_studies, write_report
+    from privalign.experiments.report.build import read_studies, stale_studies, write_report
     from privalign.experiments.study import NOTICE
 
-    read = read_studies(studies)
+    read, left_out = read_studies(studies), [str(path) for path in stale_studies(studies)]
     with bars() as progress:
         paths = write_report(read, out, lambda done, total: progress("drawing", done, total))
     if json:
@@ -36,7 +36,11 @@ def report(
                 "page": str(paths[0]),
                 "files": [str(path) for path in paths],
                 "studies": [{"study": study.kind, "title": study.title, "rows": len(study.rows)} for study in read],
+                "left_out": left_out,
             }
         )
     else:
-        typer.echo(f"{NOTICE}\n{len(read)} studies, {len(paths)} files; open {paths[0]}")
+        typer.echo(NOTICE)
+        if left_out:
+            typer.echo(f"left out, no longer of the run's recipe: {', '.join(left_out)}")
+        typer.echo(f"{len(read)} studies, {len(paths)} files; open {paths[0]}")

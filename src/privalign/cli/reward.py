@@ -1,4 +1,4 @@
-"""`reward`: certified heads from preference data, what a certificate says, and public ranges for other reward models."""
+"""`reward`: certified heads from preference data, and what a certificate says; public ranges are in `ranges`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
-from privalign.cli.output import print_facts, print_json, replacing, to_json
+from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
+from privalign.cli.ranges import public_range
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
     from privalign.cli.paid import PaidRelease
-    from privalign.config.storing import StoredRange
     from privalign.preferences.bradley_terry import Head, HeadSettings
     from privalign.preferences.differences import Differences, Owners
     from privalign.preferences.features import FeatureMap
@@ -59,7 +59,8 @@ def fit(
         str, typer.Option("--features", help="hashed-ngrams, or a JSON object with the kind and its settings.", metavar="KIND|JSON")
     ] = "hashed-ngrams",
     regularisation: Annotated[
-        float | None, typer.Option("--lambda", help="Λ: the sensitivity falls as 1/Λ.", metavar="Λ", show_default=False)
+        float | None,
+        typer.Option("--lambda", help="Λ: the sensitivity falls as 1/Λ.  [required, or --public]", metavar="Λ", show_default=False),
     ] = None,
     public: Annotated[
         Path | None, typer.Option("--public", help="Choose Λ on these public preferences instead.", metavar="FILE", show_default=False)
@@ -71,10 +72,18 @@ def fit(
     shards: Annotated[int, typer.Option("--shards", help="Heads on disjoint shards, whose scores are averaged.", min=1)] = 1,
     shard_by: Annotated[str, typer.Option("--shard-by", help="What decides a record's shard: pair or person.")] = "pair",
     release_epsilon: Annotated[
-        float | None, typer.Option("--release-epsilon", help="Release the head itself with this ε.", show_default=False)
+        float | None,
+        typer.Option("--release-epsilon", help="Release the head itself with this ε.  [required with --account]", show_default=False),
     ] = None,
-    release_delta: Annotated[float | None, typer.Option("--release-delta", help="… and this δ.", show_default=False)] = None,
-    account: Annotated[str | None, typer.Option("--account", help="… paid once by this account.", metavar="A", show_default=False)] = None,
+    release_delta: Annotated[
+        float | None, typer.Option("--release-delta", help="… and this δ.  [required with it]", show_default=False)
+    ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(
+            "--account", help="… paid once by this account.  [required with it, and with --ledger]", metavar="A", show_default=False
+        ),
+    ] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
     workers: Annotated[int, typer.Option("--workers", help="Processes that compute features.", min=1)] = 2,
     diagnostics: Annotated[
@@ -89,6 +98,8 @@ def fit(
     from privalign.preferences.bradley_terry import fit as fit_heads
     from privalign.preferences.bradley_terry import minimisers
 
+    if account is None and ledger != DEFAULT_LEDGER:
+        raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger means nothing")
     release = _release_options(release_epsilon, release_delta, account, shards)
     with _renamed(), _bars() as bar:
         _check_files(prefs, out, public, diagnostics)
@@ -144,85 +155,7 @@ def show(
         typer.echo("\n".join(words))
 
 
-@app.command("range")
-def public_range(
-    file: Annotated[Path, typer.Argument(help="Scored public candidates: JSONL or Parquet.", metavar="FILE", show_default=False)],
-    coverage: Annotated[float, typer.Option("--coverage", help="Share of the scores that the range holds.")] = 0.98,
-    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
-    config: Annotated[
-        Path | None, typer.Option("--config", help="Store map and range in this deployment file.", metavar="FILE", show_default=False)
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="… in its table [rewards.NAME].", metavar="NAME", show_default=False)] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="… in place of other values that stand there.")] = False,
-    json: options.Json = False,
-) -> None:
-    """The clip range of an unbounded reward model from its scores of public candidates, and the map that brings it to 0,1.
-
-    Keep the result: a range from protected scores, or one that is chosen again and again, would void every guarantee.
-    """
-    import numpy as np
-
-    from privalign.config.storing import StoredRange
-    from privalign.policies.recorded import read_pools
-    from privalign.sensitivity import RewardRange
-
-    if not 0 < coverage <= 1:
-        raise InvalidInput("--coverage", f"{coverage:g} is not above 0 and at most 1")
-    if (config is None) != (name is None) or (replace and config is None):
-        raise InvalidInput("--config", "it and --name belong together, and --replace to both")
-    scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
-    low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
-    chosen = RewardRange(low, high)
-    scale = 1 / chosen.width
-    mapped = StoredRange((0.0, 1.0), scale, -low * scale)
-    facts = {"range": [low, high], "scale": scale, "offset": mapped.offset, "coverage": coverage, "candidates": len(scores)}
-    if config is not None and name is not None:
-        _store(config, name, mapped, replace)
-        facts |= {"config": str(config), "reward": name}
-    if json:
-        print_json(facts)
-        return
-    print_facts(f"public range from {file}", facts)
-    lines = [f"{key} = {value}" for key, value in mapped.written().items()]
-    if config is None:
-        lines = [f"range = [{low!r}, {high!r}]", "# or, mapped to 0,1:", *lines]
-        typer.echo("\nfor [rewards.NAME] of the deployment file:\n" + "\n".join(lines))
-    else:
-        typer.echo(f"\nstored in {config}, [rewards.{name}]:\n" + "\n".join(lines))
-
-
-def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
-    """Puts the range into a deployment file, which is read as one before it takes the old one's place."""
-    import os
-
-    from privalign.config import load
-    from privalign.config.storing import with_range
-
-    try:
-        text = config.read_bytes().decode("utf-8")  # as it is, line ends too
-        edited = with_range(text, name, mapped, replace=replace)
-    except OSError as error:
-        raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
-    except InvalidInput:
-        raise
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, brackets in brackets in …
-        raise InvalidFile(str(config), None, f"not TOML: {error}") from None
-    if edited == text:
-        return
-    try:
-        with replacing(config) as file:
-            os.fchmod(file.fileno(), config.stat().st_mode & 0o777)
-            file.write(edited)
-            file.flush()
-            try:
-                load(Path(file.name))
-            except InvalidInput as error:
-                reason = str(error).replace(file.name, str(config))
-                raise InvalidInput("--config", f"{config} is left as it was: {reason}") from None
-    except InvalidInput as error:
-        if error.field != "--out":
-            raise
-        raise InvalidInput("--config", str(error).removeprefix("--out: ")) from None
+app.command("range")(public_range)
 
 
 def explain(certificate: Certificate) -> list[str]:
@@ -352,6 +285,8 @@ def _check_files(prefs: Path, out: Path, public: Path | None, diagnostics: Path 
         raise InvalidInput("--diagnostics", f"{diagnostics} is where --out puts the head; give another name")
     if diagnostics is not None and diagnostics.is_dir():
         raise InvalidInput("--diagnostics", f"{diagnostics} is a folder; give the name of a file")
+    if diagnostics is not None:
+        refuse_ledger(diagnostics, "--diagnostics")
     check_place(out)
 
 
@@ -433,10 +368,12 @@ def _accuracy(head: Head, differences: Differences) -> dict[str, Any]:
 
 def _write_diagnostics(path: Path, facts: dict[str, Any]) -> None:
     import os
+    import stat
 
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/null stays everybody's
+                os.fchmod(file.fileno(), 0o600)
             file.write(to_json({"notice": _DIAGNOSTICS_NOTICE} | facts) + "\n")
     except OSError as error:
         raise InvalidInput("--diagnostics", f"{path} cannot be written ({error.strerror}); give another file") from None

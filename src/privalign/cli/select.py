@@ -39,7 +39,7 @@ def select(
         typer.Argument(help="Scored candidates: JSONL or a JSON array (plain or gzip), or Parquet.", metavar="FILE", show_default=False),
     ],
     mechanism: Annotated[str, typer.Option("--mechanism", help=f"{', '.join(MECHANISMS)}.", metavar="M", show_default=False)],
-    range: options.Range = None,
+    range: options.RequiredRange,
     n: options.N = None,
     n2: options.N2 = None,
     sensitivity: options.SensitivityOption = None,
@@ -64,7 +64,13 @@ def select(
         typer.Option("--out", help="Write the answers here, one line a prompt.", metavar="OUT.jsonl", show_default=False),
     ] = None,
     account: Annotated[
-        str | None, typer.Option("--account", help="The account that pays; exit 3 where it cannot.", metavar="A", show_default=False)
+        str | None,
+        typer.Option(
+            "--account",
+            help="The account that pays; exit 3 where it cannot.  [required with --ledger and --again]",
+            metavar="A",
+            show_default=False,
+        ),
     ] = None,
     ledger: LedgerOption = DEFAULT_LEDGER,
     again: Annotated[
@@ -77,13 +83,13 @@ def select(
     The whole file is checked before anything is selected. Rewards and losing candidates never leave the process.
     """
     raw = {name: value for name, value in locals().items() if name not in _OWN_OPTIONS}
-    if range is None:
-        raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
     from privalign.policies.recorded import read_pools
 
     settings = parse(raw)
     if account is not None and seed is not None:
         raise InvalidInput("--seed", "seeded noise is not private and may not charge an account; leave one of the two out")
+    if account is None and (again or ledger != DEFAULT_LEDGER):
+        raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger and --again mean nothing")
     selector = Selector.of(settings, draw, seed)
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:

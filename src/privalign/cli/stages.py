@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -13,6 +13,7 @@ import typer
 from privalign.cli import options
 from privalign.cli.output import bars, print_facts, print_json, replacing
 from privalign.errors import InvalidInput
+from privalign.settings import option
 
 if TYPE_CHECKING:
     from privalign.config.recipe import BackEnds, PolicySource, Recipe, RewardSource
@@ -22,19 +23,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RecipeOption = Annotated[
-    Path | None, typer.Option("--recipe", help="All settings from this TOML file; with --run.", metavar="FILE", show_default=False)
+    Path | None,
+    typer.Option("--recipe", help="All settings from this TOML file.  [required with --run]", metavar="FILE", show_default=False),
 ]
 RunOption = Annotated[
-    Path | None, typer.Option("--run", help="With --recipe: the run's folder, a folder per stage in it.", metavar="DIR", show_default=False)
+    Path | None,
+    typer.Option("--run", help="The run's folder, a folder per stage in it.  [required with --recipe]", metavar="DIR", show_default=False),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="Deployment file or recipe with the back-ends' tables.", metavar="FILE", show_default=False)
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Deployment file or recipe with the back-ends' tables.  [required with their names]",
+        metavar="FILE",
+        show_default=False,
+    ),
 ]
 SourceOption = Annotated[
-    Path | None, typer.Option("--from", help="The folder that the stage before wrote.", metavar="DIR", show_default=False)
+    Path | None,
+    typer.Option("--from", help="The folder that the stage before wrote.  [required without --recipe]", metavar="DIR", show_default=False),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="The folder to write; one that was begun is resumed.", metavar="DIR", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out", help="The folder to write; one that was begun is resumed.  [required without --recipe]", metavar="DIR", show_default=False
+    ),
 ]
 ExportOption = Annotated[
     Path | None, typer.Option("--export", help="Also write JSONL, one record a prompt.", metavar="FILE.jsonl", show_default=False)
@@ -54,7 +67,7 @@ def collect(
         str | None,
         typer.Option(
             "--task",
-            help="gsm8k, math500, mmlu-college-mathematics, mmlu-college-chemistry or alpaca-eval.",
+            help="gsm8k, math500, mmlu-college-mathematics, mmlu-college-chemistry or alpaca-eval.  [required, or --file or --recipe]",
             metavar="TASK",
             show_default=False,
         ),
@@ -69,10 +82,11 @@ def collect(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.", show_default=False)] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="A [policies.*] table of --config.", metavar="NAME", show_default=False)
+        str | None,
+        typer.Option("--policy", help="A [policies.*] table of --config.  [required without --recipe]", metavar="NAME", show_default=False),
     ] = None,
     config: ConfigOption = None,
-    n: Annotated[int | None, typer.Option("--n", help="Candidates a prompt.", show_default=False)] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Candidates a prompt.  [required without --recipe]", show_default=False)] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", help="Default 1.", show_default=False)] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", help="Default 1.", show_default=False)] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Of one candidate. Default 1024.", show_default=False)] = None,
@@ -107,7 +121,7 @@ def collect(
     from privalign.experiments.stages.run import Described, run_collect
     from privalign.experiments.stages.settings import CollectSettings
 
-    with _naming_options(recipe, given):
+    with _naming_options(recipe, {name: option(name) for name in given}):
         plan = _Plan.of(recipe, run, given | {"config": config, "out": out}, "collect")
         if plan.recipe is not None:
             settings = _present(plan.recipe.collect, "collect", plan.recipe)
@@ -141,7 +155,12 @@ def score(
     source: SourceOption = None,
     reward: Annotated[
         list[str] | None,
-        typer.Option("--reward", help="A [rewards.*] table of --config; may be repeated.", metavar="NAME", show_default=False),
+        typer.Option(
+            "--reward",
+            help="A [rewards.*] table of --config; may be repeated.  [required without --recipe]",
+            metavar="NAME",
+            show_default=False,
+        ),
     ] = None,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -155,7 +174,7 @@ def score(
     from privalign.experiments.stages.run import run_score
     from privalign.experiments.stages.settings import ScoreSettings
 
-    with _naming_options(recipe, ("reward", "rewards")):
+    with _naming_options(recipe, {"reward": "--reward", "rewards": "--reward"}):
         plan = _Plan.of(recipe, run, {"from": source, "reward": reward or None, "config": config, "out": out}, "score")
         if plan.recipe is not None:
             settings = _present(plan.recipe.score, "score", plan.recipe)
@@ -176,17 +195,24 @@ def grade(
         str | None,
         typer.Option(
             "--kind",
-            help="math, letter, reward (a gold column) or judge (a model).",
+            help="math, letter, reward (a gold column) or judge (a model).  [required without --recipe]",
             metavar="math|letter|reward|judge",
             show_default=False,
         ),
     ] = None,
     reward: Annotated[
-        str | None, typer.Option("--reward", help="The gold reward's column; with --range.", metavar="COLUMN", show_default=False)
+        str | None,
+        typer.Option("--reward", help="The gold reward's column.  [required by --kind reward]", metavar="COLUMN", show_default=False),
     ] = None,
-    range: options.Range = None,
+    range: Annotated[
+        str | None,
+        typer.Option("--range", help="The gold reward's range.  [required by --kind reward]", metavar="LO,HI", show_default=False),
+    ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="The judge: a [policies.*] table of --config.", metavar="NAME", show_default=False)
+        str | None,
+        typer.Option(
+            "--policy", help="The judge: a [policies.*] table of --config.  [required by --kind judge]", metavar="NAME", show_default=False
+        ),
     ] = None,
     config: ConfigOption = None,
     criterion: Annotated[
@@ -220,7 +246,7 @@ def grade(
         "seed": seed,
         "timeout": timeout,
     }
-    with _naming_options(recipe, given):
+    with _naming_options(recipe, {name: option(name) for name in (*given, "workers")}):
         plan = _Plan.of(recipe, run, given | {"from": source, "config": config, "out": out}, "grade")
         if plan.recipe is not None:
             settings = _present(plan.recipe.grade, "grade", plan.recipe)
@@ -257,7 +283,7 @@ class _Plan:
             return cls(None, None, given)
         for name, value in given.items():
             if value is not None:
-                raise InvalidInput(f"--{name.replace('_', '-')}", f"belongs into the recipe; leave it out, or change [{stage}] of {recipe}")
+                raise InvalidInput(option(name), f"belongs into the recipe; leave it out, or change [{stage}] of {recipe}")
         from privalign.config.recipe import read_recipe
 
         return cls(read_recipe(recipe), run, given)
@@ -312,14 +338,14 @@ def _pair(text: str | None) -> tuple[float, float] | None:
 
 
 @contextlib.contextmanager
-def _naming_options(recipe: Path | None, names: Container[str]) -> Iterator[None]:
-    """Settings are called like options; in errors so too, where they were given as such."""
+def _naming_options(recipe: Path | None, names: Mapping[str, str]) -> Iterator[None]:
+    """Errors about a setting name its option in `names`, where it was given as one."""
     try:
         yield
     except InvalidInput as error:
         if recipe is not None or error.field not in names:
             raise
-        raise InvalidInput(f"--{error.field.replace('_', '-')}", str(error).removeprefix(f"{error.field}: ")) from None
+        raise InvalidInput(names[error.field], str(error).removeprefix(f"{error.field}: ")) from None
 
 
 def _described(source: PolicySource | RewardSource) -> Described:
@@ -350,7 +376,7 @@ def _show(report: StageReport, json: bool, export: Path | None) -> None:
     if export is not None:
         from privalign.experiments.stages.export import jsonl
 
-        with replacing(export) as file:
+        with replacing(export, field="--export") as file:
             file.writelines(f"{line}\n" for line in jsonl(report.path))
     if json:
         print_json(report.to_json())

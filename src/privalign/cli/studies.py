@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import bars, basis, longest_word, print_facts, print_json, replacing, to_json, working
+from privalign.cli.output import bars, basis, console, longest_word, print_facts, print_json, replacing, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
+from privalign.settings import spelled
 
 if TYPE_CHECKING:
     from privalign.experiments.study import Study
@@ -21,7 +23,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_OWN = ("file", "out", "json", "_")
+_SIGMA = "Noise σ in reward units; σ_X = σ_Z = σ/2."
+_SIGMAS = "Noise σ in reward units, comma-separated; σ_X = σ_Z = σ/2."
+_N_GRID = "Candidates n, comma-separated."
 
 File = Annotated[
     Path,
@@ -29,12 +33,10 @@ File = Annotated[
 ]
 Reward = Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write the document here.", metavar="STUDY.json", show_default=False)]
-Sigmas = Annotated[
-    str | None, typer.Option("--sigmas", help="Noise σ in reward units, comma-separated; σ_X = σ_Z = σ/2.", show_default=False)
-]
-Sigma = Annotated[float | None, typer.Option("--sigma", help="Noise σ in reward units; σ_X = σ_Z = σ/2.", show_default=False)]
+RequiredSigmas = Annotated[str, typer.Option("--sigmas", help=_SIGMAS, show_default=False)]
+RequiredSigma = Annotated[float, typer.Option("--sigma", help=_SIGMA, show_default=False)]
 Betas = Annotated[str | None, typer.Option("--betas", help="β to choose from, comma-separated.", show_default=False)]
-NGrid = Annotated[str | None, typer.Option("--n-grid", help="Candidates n, comma-separated.", show_default=False)]
+NGrid = Annotated[str | None, typer.Option("--n-grid", help=_N_GRID, show_default=False)]
 TotalDelta = Annotated[float | None, typer.Option("--total-delta", help="δ of a whole stream.", show_default=False)]
 HeldOut = Annotated[
     float | None, typer.Option("--held-out", help="Part of the prompts to choose settings on. Default 0.5.", show_default=False)
@@ -67,13 +69,48 @@ _COLUMNS = {
 }
 
 
-@app.command()
+def _candidates(file: File, range: options.RequiredRange) -> None:
+    """What every study is of."""
+
+
+def _sensitivity(sensitivity: options.SensitivityOption = None, certificate: options.Certificate = None) -> None:
+    """Δ, of those that price what they select."""
+
+
+def _measured(replicates: Replicates = None, draw: Draws = None, seed: Seed = None, workers: Workers = None) -> None:
+    """How utility is measured."""
+
+
+def _document(reward: Reward = "proxy_reward", out: Out = None, json: options.Json = False) -> None:
+    """What comes out."""
+
+
+def _study(*blocks: Callable[..., None]) -> Callable[[Callable[..., None]], None]:
+    """Adds the command of a study: the function's own options, and those of the blocks, which many studies share."""
+
+    def add(own: Callable[..., None]) -> None:
+        kind = own.__name__.replace("_", "-")
+        parts: tuple[Callable[..., None], ...] = (_candidates, own, *blocks, _document)
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for part in parts
+            for parameter in inspect.signature(part, eval_str=True).parameters.values()
+        ]
+
+        def command(**given: Any) -> None:
+            _run(kind, **given)
+
+        command.__doc__ = own.__doc__
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        app.command(kind)(command)
+
+    return add
+
+
+@_study(_sensitivity)
 def composition(
-    file: File,
-    range: options.Range = None,
-    sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
-    sigmas: Sigmas = None,
+    sigmas: RequiredSigmas,
     n: options.N = None,
     beta: options.Beta = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε of the stream. Default 50.", show_default=False)] = None,
@@ -87,20 +124,12 @@ def composition(
             "--protocol", help="authors: the published accounting, σ in z-scores.", metavar="faithful|authors", show_default=False
         ),
     ] = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
 ) -> None:
     """How many queries a budget answers under each composition rule (Figure 1 bottom right, Figure 13)."""
-    _run("composition", file, locals(), out, json)
 
 
-@app.command()
+@_study(_sensitivity, _measured)
 def matched(
-    file: File,
-    range: options.Range = None,
-    sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
     n: options.N = None,
     caps: Annotated[
         str | None, typer.Option("--caps", help="Caps of PrivITP's phase 2 to choose from. Default n.", metavar="N,N,…", show_default=False)
@@ -123,109 +152,62 @@ def matched(
         typer.Option("--multiples", help="Multiples of the least noise to choose from. Default 1.", metavar="K,K,…", show_default=False),
     ] = None,
     held_out: HeldOut = None,
-    replicates: Replicates = None,
-    draw: Draws = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
 ) -> None:
     """Utility at equal (ε, δ), per query and per stream; PrivITP's settings chosen on held-out prompts."""
-    _run("matched", file, locals(), out, json)
 
 
-@app.command()
+@_study(_sensitivity, _measured)
 def ablation(
-    file: File,
     parameter: Annotated[
         str,
         typer.Option(
             "--parameter", help="sigma (Figure 2), beta (Figure 3) or n (ITP against PrivITP, Figures 10-12).", metavar="sigma|beta|n"
         ),
     ] = "sigma",
-    range: options.Range = None,
-    sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
-    sigma: Sigma = None,
-    sigmas: Sigmas = None,
+    sigma: Annotated[float | None, typer.Option("--sigma", help=f"{_SIGMA}  [required by --parameter beta]", show_default=False)] = None,
+    sigmas: Annotated[
+        str | None, typer.Option("--sigmas", help=f"{_SIGMAS}  [required by --parameter sigma and n]", show_default=False)
+    ] = None,
     beta: options.Beta = None,
     betas: Betas = None,
     n: options.N = None,
-    n_grid: NGrid = None,
+    n_grid: Annotated[str | None, typer.Option("--n-grid", help=f"{_N_GRID}  [required by --parameter n]", show_default=False)] = None,
     delta: options.Delta = None,
     held_out: HeldOut = None,
-    replicates: Replicates = None,
-    draw: Draws = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
 ) -> None:
     """Utility over σ, over β, or over n at several σ; settings selected on held-out prompts."""
-    _run("ablation", file, locals(), out, json)
 
 
-@app.command()
-def win_rate(
-    file: File,
-    range: options.Range = None,
-    sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
-    sigma: Sigma = None,
-    beta: options.Beta = None,
-    n_grid: NGrid = None,
-    delta: options.Delta = None,
-    replicates: Replicates = None,
-    draw: Draws = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
-) -> None:
+@_study(_sensitivity, _measured)
+def win_rate(sigma: RequiredSigma, beta: options.Beta = None, n_grid: NGrid = None, delta: options.Delta = None) -> None:
     """Gold win rate against the base policy (Table 4)."""
-    _run("win-rate", file, locals(), out, json)
 
 
-@app.command()
+@_study()
 def overhead(
-    file: File,
-    range: options.Range = None,
-    sigma: Sigma = None,
+    sigma: RequiredSigma,
     beta: options.Beta = None,
     n_grid: NGrid = None,
     simulated: Simulated = None,
     timed: Annotated[int | None, typer.Option("--timed", help="Selections timed. Default 50.", show_default=False)] = None,
     seed: Seed = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
 ) -> None:
     """Candidates and selection time of PrivITP beside PrivBoN (Table 5)."""
-    _run("overhead", file, locals(), out, json)
 
 
-@app.command()
+@_study(_sensitivity)
 def budget(
-    file: File,
-    range: options.Range = None,
-    sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
-    sigmas: Sigmas = None,
+    sigmas: Annotated[
+        str | None, typer.Option("--sigmas", help=f"{_SIGMAS} Default: those of the paper, in multiples of the range.", show_default=False)
+    ] = None,
     n: options.N = None,
     beta: options.Beta = None,
     delta: Annotated[float | None, typer.Option("--delta", help="δ of a query. Default 0.01, as published.", show_default=False)] = None,
     queries: Annotated[int | None, typer.Option("--queries", help="Length of the stream whose δ is stated.", show_default=False)] = None,
     simulated: Simulated = None,
     seed: Seed = None,
-    reward: Reward = "proxy_reward",
-    out: Out = None,
-    json: options.Json = False,
 ) -> None:
     """ε of one query over σ: the published formulas beside what holds (Table 6)."""
-    _run("budget", file, locals(), out, json)
 
 
 @app.command(name="all")
@@ -237,11 +219,14 @@ def every(
     ],
     json: options.Json = False,
 ) -> None:
-    """Every study of a recipe, each to DIR/studies/NAME.json; those that are there already, of the same candidates, are kept."""
+    """Every study of a recipe, each to DIR/studies/NAME.json; those that are there already, of the same candidates, are kept.
+
+    DIR/studies.json lists them: `report` leaves out those of tables that the recipe no longer has.
+    """
     from dataclasses import replace
 
     from privalign.config.recipe import read_recipe
-    from privalign.experiments.studies import run_studies
+    from privalign.experiments.runs import LIST, REQUEST, STUDIES, listing, stale
     from privalign.experiments.study import NOTICE
 
     tables = [
@@ -253,25 +238,49 @@ def every(
     candidates = run / "grade"
     if not candidates.is_dir():
         raise InvalidInput("--run", f"{run} holds no graded candidates; run `privalign grade --recipe {recipe} --run {run}` first")
-    folder = run / "studies"
+    folder = run / STUDIES
     folder.mkdir(exist_ok=True)
     requests = {str(table["name"]): _digest(table, candidates) for table in tables}
     paths = {name: folder / f"{name}.json" for name in requests}
     made = {name: study for name, path in paths.items() if (study := _made(path, requests[name])) is not None}
     resumed = len(made)
+
+    def put_down() -> None:
+        """What the run consists of; not before a study is made, so that a recipe that is refused changes nothing."""
+        with replacing(run / LIST) as file:
+            file.write(to_json(listing(requests, NOTICE)) + "\n")
+
     with bars() as progress:
-        for name, study in run_studies([table for table in tables if str(table["name"]) not in made], candidates, progress):
-            made[name] = replace(study, settings={**study.settings, "request": requests[name]})
+        for name, study in _anew(recipe, [table for table in tables if str(table["name"]) not in made], candidates, progress):
+            made[name] = replace(study, settings={**study.settings, REQUEST: requests[name]})
+            put_down()
             _write(made[name], paths[name])
+    put_down()
     written = [
         {"name": name, "study": made[name].kind, "rows": len(made[name].rows), "seconds": made[name].seconds, "path": str(path)}
         for name, path in paths.items()
     ]
+    left_out = [str(path) for path in stale(sorted(folder.glob("*.json")))]
     if json:
-        print_json({"notice": NOTICE, "studies": written, "resumed": resumed})
+        print_json({"notice": NOTICE, "studies": written, "resumed": resumed, "left_out": left_out})
     else:
         kept = {"kept": resumed} if resumed else {}
         print_facts(NOTICE, {**{name: str(path) for name, path in paths.items()}, **kept})
+        if left_out:
+            typer.echo(f"left out, no longer of the run's recipe: {', '.join(left_out)}")
+
+
+def _anew(
+    recipe: Path, tables: Sequence[Mapping[str, Any]], candidates: Path, progress: Callable[[str, int, int], None]
+) -> Iterator[tuple[str, Study]]:
+    """The studies of a recipe's tables; what is wrong with a table is told by file, table and key."""
+    from privalign.experiments.studies import run_studies
+
+    try:
+        with spelled(str):
+            yield from run_studies(tables, candidates, progress)
+    except InvalidInput as error:
+        raise InvalidFile(str(recipe), None, str(error)) from None
 
 
 def _digest(table: Mapping[str, Any], candidates: Path) -> str:
@@ -288,6 +297,7 @@ def _digest(table: Mapping[str, Any], candidates: Path) -> str:
 
 def _made(path: Path, request: str) -> Study | None:
     """The study of this request where it was made before."""
+    from privalign.experiments.runs import REQUEST
     from privalign.experiments.study import read_study
 
     if not path.is_file():
@@ -296,17 +306,16 @@ def _made(path: Path, request: str) -> Study | None:
         study = read_study(path)
     except InvalidFile:
         return None
-    return study if study.settings.get("request") == request else None
+    return study if study.settings.get(REQUEST) == request else None
 
 
-def _run(kind: str, file: Path, given: dict[str, Any], out: Path | None, json: bool) -> None:
+def _run(kind: str, file: Path, out: Path | None, json: bool, **given: Any) -> None:
     from privalign.experiments.studies import read_source, run_study
 
-    raw = {name: value for name, value in given.items() if name not in _OWN}
     with working("reading"):
-        source = read_source(file, raw)
+        source = read_source(file, given)
     with bars() as progress:
-        study = run_study(kind, raw, source, lambda done, total: progress(kind, done, total))
+        study = run_study(kind, given, source, lambda done, total: progress(kind, done, total))
     if out is not None:
         _write(study, out, file)
     if json:
@@ -321,7 +330,6 @@ def _write(study: Study, path: Path, source: Path | None = None) -> None:
 
 
 def _print(study: Study, out: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from privalign.experiments.report.wording import cell, heading
@@ -334,11 +342,11 @@ def _print(study: Study, out: Path | None) -> None:
         table.add_column(heading(name), justify="left" if is_name else "right", no_wrap=is_name, min_width=least)
     for row in study.rows:
         table.add_row(*(cell(name, row.get(name)) for name in columns))
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.print(study.notice, style="bold")
-    console.print(study.title)
-    console.print(table, crop=False)
+    terminal = console()
+    terminal.print(study.notice, style="bold")
+    terminal.print(study.title)
+    terminal.print(table, crop=False)
     if any("epsilon" in name or name.endswith("_exact") for name in columns):
-        console.print(basis(study.settings))
+        terminal.print(basis(study.settings))
     if out is not None:
-        console.print(f"written: {out}")
+        terminal.print(f"written: {out}")

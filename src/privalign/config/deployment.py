@@ -25,12 +25,13 @@ from privalign.ledger import Account, Ledger, UnknownAccount
 from privalign.ledger.accounts import check_name
 from privalign.ledger.presence import is_made
 from privalign.ledger.terms import Terms
+from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism, event_of
 from privalign.policies.protocol import Policy
 from privalign.rewards.protocol import Reward
 from privalign.secret import installation_key
 from privalign.sensitivity import Relation, Sensitivity
-from privalign.settings import parse
+from privalign.settings import MECHANISM_SETTINGS, MECHANISMS, option, parse, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Deployment:
             return next(iter(self.models.values()))
         if name is None or name not in self.models:
             wanted = "missing" if name is None else f"'{name}' is not in {self.file}"
-            raise InvalidInput("--model", f"{wanted}; choose one of {', '.join(self.models) or 'those that you add as [models.*]'}")
+            raise InvalidInput(option("model"), f"{wanted}; choose one of {', '.join(self.models) or 'those that you add as [models.*]'}")
         return self.models[name]
 
     def ledger(self) -> Ledger:
@@ -284,6 +285,9 @@ def _model(
         padding=table.duration("padding", Performance().padding, least=0.0),
         lease=table.duration("lease", Performance().lease, least=1.0),
     )
+    reuse = table.flag("reuse_threshold", False)
+    if reuse and not isinstance(mechanism, PrivITP):
+        raise table.wrong("reuse_threshold", f"{mechanism.name} has no threshold; leave it out, or choose privitp")
     spec = ModelSpec(
         name=name,
         policy=chosen["policy"],
@@ -292,7 +296,7 @@ def _model(
         mechanism=mechanism,
         delta=delta,
         on_exhausted=table.choice("on_exhausted", ("refuse", "base"), "refuse"),
-        reuse_threshold=table.flag("reuse_threshold", False),
+        reuse_threshold=reuse,
         performance=performance,
     )
     table.close()
@@ -301,11 +305,10 @@ def _model(
 
 def _mechanism(table: Table, sensitivity: Sensitivity) -> tuple[Mechanism, float]:
     """The mechanism and δ of its phase 1; the sensitivity is the reward's."""
-    options = table.mapping("mechanism")
-    kind = options.pop("kind", None)
-    for key in ("range", "sensitivity", "certificate", "threshold", "halt", "orders", "queries", "total_delta", "mechanism"):
-        if key in options:
-            raise table.wrong("mechanism", f"'{key}' does not belong here; range and sensitivity are the reward's")
-    with table.naming("mechanism"):
-        settings = parse({"mechanism": kind, **options}, sensitivity)
+    inner = table.table("mechanism")
+    kind = inner.choice("kind", MECHANISMS)
+    given = inner.unchecked(MECHANISM_SETTINGS)
+    inner.close()
+    with spelled(str), inner.naming():
+        settings = parse({**given, "mechanism": kind}, sensitivity)
         return settings.build(), settings.delta

@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,7 +222,7 @@ def _collect(table: Table | None) -> CollectSettings | None:
         "concurrency": table.whole("concurrency", defaults["concurrency"]),
     }
     table.close()
-    with _located(table):
+    with table.naming():
         return CollectSettings(**values)
 
 
@@ -244,7 +243,7 @@ def _score(table: Table | None) -> ScoreSettings | None:
         return None
     settings = {"rewards": table.names("rewards"), "batch": table.whole("batch", ScoreSettings.defaults()["batch"])}
     table.close()
-    with _located(table):
+    with table.naming():
         return ScoreSettings(**settings)
 
 
@@ -267,14 +266,5 @@ def _grade(table: Table | None) -> GradeSettings | None:
         "concurrency": table.whole("concurrency", defaults["concurrency"]),
     }
     table.close()
-    with _located(table):
+    with table.naming():
         return GradeSettings(**values)
-
-
-@contextmanager
-def _located(table: Table) -> Iterator[None]:
-    """Puts file and table before what is wrong with a stage's settings."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput(f"{table.file}: [{table.name}] {error.field}", str(error).removeprefix(f"{error.field}: ")) from None

@@ -58,6 +58,8 @@ def _sensitivity(table: Table) -> Sensitivity:
     reward_range = table.range("range")
     if table.is_word("sensitivity", "range"):
         return Sensitivity.of_range(reward_range)
+    if not table.has_table("sensitivity"):
+        raise table.wrong("sensitivity", 'neither "range" nor { certificate = FILE } nor { declared = X, reason = "…" }; give one')
     inner = table.table("sensitivity")
     if inner.has("certificate"):
         from privalign.rewards.stated import certified_sensitivity

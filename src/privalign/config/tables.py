@@ -34,6 +34,10 @@ class Table:
         """Whether the key is there."""
         return key in self._values
 
+    def has_table(self, key: str) -> bool:
+        """Whether the key is there and is a table."""
+        return isinstance(self._values.get(key), dict)
+
     def is_word(self, key: str, word: str) -> bool:
         """Whether the key is absent, or just this word."""
         self._read.add(key)
@@ -77,6 +81,11 @@ class Table:
 
         return tuple(self._typed(key, _REQUIRED, strings, "a list of names"))
 
+    def unchecked(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """Those of the keys that are there, with their values unchecked."""
+        self._read.update(keys)
+        return {key: self._values[key] for key in keys if key in self._values}
+
     def path(self, key: str, default: Any = _REQUIRED) -> Path | None:
         """A file, relative to the deployment file."""
         value = self.text(key, default)
@@ -112,25 +121,27 @@ class Table:
         return value if kind == "env" else f"file:{self.file.parent / name}"
 
     @contextmanager
-    def naming(self, key: str) -> Iterator[None]:
-        """Puts table and key before what goes wrong with a value."""
+    def naming(self, key: str | None = None) -> Iterator[None]:
+        """Puts file, table and key before what goes wrong with a setting.
+
+        The key is the one that the error names, where this table has it; else `key`; without one the table alone.
+        """
         try:
             yield
         except InvalidFile:
             raise
         except InvalidInput as error:
-            raise self.wrong(key, str(error)) from None
+            named = error.field.replace("-", "_")  # some are called like options
+            if named in self._read:
+                raise self.wrong(named, str(error).removeprefix(f"{error.field}: ")) from None
+            raise InvalidInput(f"{self.file}: [{self.name}]" + ("" if key is None else f" {key}"), str(error)) from None
 
     def located(self, make: Callable[[], Made]) -> Callable[[], Made]:
         """The same function, which puts the table before what it finds wrong with a setting."""
 
         def made() -> Made:
-            try:
+            with self.naming():
                 return make()
-            except InvalidFile:
-                raise
-            except InvalidInput as error:
-                raise InvalidInput(f"{self.file}: [{self.name}]", str(error)) from None
 
         return made
 

@@ -8,34 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from privalign.acceptance import default_tail
-from privalign.experiments.held_out import Measured
+from privalign.experiments.held_out import Measured, Splitting
+from privalign.experiments.paper import privitp
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.privbon import PrivBoN
-from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
 
 Progress = Callable[[int, int], None]
 
 PAPER_BETAS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class AblationSettings:
-    """`held_out`: part of the prompts that settings are chosen on; the others as in `measure`. δ is that of one query."""
-
-    delta: float = 1e-6
-    held_out: float = 0.5
-    replicates: int = 50
-    draw: str = "with"
-    seed: int = 0
-    workers: int = field(default=1, compare=False)
+CHOSEN: Final = "selected σ and β come"
 
 
 def sigma_ablation(
@@ -45,7 +32,7 @@ def sigma_ablation(
     *,
     n: int = 16,
     beta: float = 0.05,
-    settings: AblationSettings | None = None,
+    settings: Splitting | None = None,
     progress: Progress = lambda *_: None,
 ) -> Study:
     """PrivBoN at each σ and PrivITP at σ_X = σ_Z = σ/2, one row each; `selected` is the best σ of its mechanism on tuning prompts.
@@ -53,11 +40,9 @@ def sigma_ablation(
     Args:
         sigmas: in reward units. beta: PrivITP's β.
     """
-    grid = {sigma: (PrivBoN(n, sigma), _privitp(n, beta, sigma)) for sigma in sigmas}
+    grid = {sigma: (PrivBoN(n, sigma), privitp(n, beta, sigma)) for sigma in sigmas}
     title = f"Noise σ of PrivBoN and PrivITP, n = {n}"
-    return _ablation(
-        "ablation-sigma", title, blocks, sensitivity, "sigma", grid, {"n": n, "beta": beta}, settings or AblationSettings(), progress
-    )
+    return _ablation("ablation-sigma", title, blocks, sensitivity, "sigma", grid, {"n": n, "beta": beta}, settings or Splitting(), progress)
 
 
 def beta_ablation(
@@ -67,15 +52,13 @@ def beta_ablation(
     *,
     n: int = 16,
     sigma: float,
-    settings: AblationSettings | None = None,
+    settings: Splitting | None = None,
     progress: Progress = lambda *_: None,
 ) -> Study:
     """ITP and PrivITP (σ_X = σ_Z = σ/2) at each β, one row each; `selected` is the best β of its mechanism on tuning prompts."""
-    grid = {beta: (ITP(n, n, beta), _privitp(n, beta, sigma)) for beta in betas}
+    grid = {beta: (ITP(n, n, beta), privitp(n, beta, sigma)) for beta in betas}
     title = f"Regularisation β of ITP and PrivITP, n = {n}"
-    return _ablation(
-        "ablation-beta", title, blocks, sensitivity, "beta", grid, {"n": n, "sigma": sigma}, settings or AblationSettings(), progress
-    )
+    return _ablation("ablation-beta", title, blocks, sensitivity, "beta", grid, {"n": n, "sigma": sigma}, settings or Splitting(), progress)
 
 
 def noise_comparison(
@@ -84,7 +67,7 @@ def noise_comparison(
     sigmas: Sequence[float],
     sizes: Sequence[int],
     betas: Sequence[float] = (0.05,),
-    settings: AblationSettings | None = None,
+    settings: Splitting | None = None,
     progress: Progress = lambda *_: None,
 ) -> Study:
     """ITP and PrivITP at each σ against n; β is the one at which ITP does best on tuning prompts, its mean over all n.
@@ -92,21 +75,17 @@ def noise_comparison(
     Args:
         sizes: candidates n, also the cap of phase 2.
     """
-    settings = settings or AblationSettings()
+    settings = settings or Splitting()
     started = time.perf_counter()
     skylines = {beta: [ITP(n, n, beta) for n in sizes] for beta in betas}
     tuned = Measured.of(blocks, [itp for itps in skylines.values() for itp in itps], sensitivity, settings, progress)
     best = max(betas, key=lambda beta: sum(float(tuned.tuning.true[tuned.position(itp)].mean()) for itp in skylines[beta]))
-    noisy = {(sigma, n): _privitp(n, best, sigma) for sigma in sigmas for n in sizes}
+    noisy = {(sigma, n): privitp(n, best, sigma) for sigma in sigmas for n in sizes}
     measured = Measured.of(blocks, list(noisy.values()), sensitivity, settings, progress)
     rows = [tuned.row(itp) | {"beta": best, "sigma": None} for itp in skylines[best]]
     rows += [measured.row(mechanism) | {"beta": best, "sigma": sigma} for (sigma, _), mechanism in noisy.items()]
-    stated = _stated(tuned, sensitivity, settings) | {"betas": list(betas), "beta_selected": best}
+    stated = tuned.stated(sensitivity, settings, CHOSEN) | {"betas": list(betas), "beta_selected": best}
     return Study("noise", "ITP against PrivITP over σ", stated, rows, time.perf_counter() - started)
-
-
-def _privitp(n: int, beta: float, sigma: float) -> PrivITP:
-    return PrivITP(n, n, beta, sigma / 2, sigma / 2, default_tail(n))
 
 
 def _ablation(
@@ -117,7 +96,7 @@ def _ablation(
     parameter: str,
     grid: Mapping[float, tuple[Mechanism, ...]],
     fixed: Mapping[str, Any],
-    settings: AblationSettings,
+    settings: Splitting,
     progress: Progress,
 ) -> Study:
     """One row per value of the parameter and mechanism."""
@@ -129,15 +108,4 @@ def _ablation(
         for value, row in grid.items()
         for mechanism in row
     ]
-    return Study(kind, title, _stated(measured, sensitivity, settings) | dict(fixed), rows, time.perf_counter() - started)
-
-
-def _stated(measured: Measured, sensitivity: Sensitivity, settings: AblationSettings) -> dict[str, Any]:
-    return {
-        **asdict(settings),
-        **sensitivity.stated(),
-        "prompts_tuning": len(measured.tuning.base),
-        "prompts_reporting": len(measured.reporting.base),
-        "skipped": measured.reporting.skipped,
-        "selected_on_rewards": "from the rewards of the tuning prompts: not settings of a private release",
-    }
+    return Study(kind, title, measured.stated(sensitivity, settings, CHOSEN) | dict(fixed), rows, time.perf_counter() - started)

@@ -27,10 +27,10 @@ from privalign.accounting.gaussian import gaussian_delta, probability, published
 from privalign.accounting.gumbel import privbon_epsilon
 from privalign.events import FALLBACK, Composed
 from privalign.experiments.halting import Pools, halt_of, simulate
+from privalign.experiments.paper import privitp
 from privalign.experiments.study import Study
 from privalign.intervals import shown
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
-from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import Sensitivity
 
 # in units of R: the paper prints 2Δ/σ from 7.80 to 0.78 at Δ = R; the two between are ours
@@ -89,7 +89,7 @@ def budgets(
 
 def _row(data: Pools, sensitivity: Sensitivity, sigma: float, settings: BudgetSettings) -> dict[str, Any]:
     n, delta = settings.n, settings.delta
-    mechanism = PrivITP(n, n, settings.beta, sigma / 2, sigma / 2, default_tail(n))
+    mechanism = privitp(n, settings.beta, sigma)
     rng = np.random.default_rng(settings.seed)
     positions, halts = simulate(mechanism, data, np.resize(rng.permutation(len(data)), settings.simulated), rng)
     grid, rounds = threshold_grid(settings.beta, sensitivity.width), mechanism.phase_2(sensitivity)

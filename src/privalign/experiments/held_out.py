@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
-from privalign.experiments.outcomes import Outcomes, error_of_mean, measure
+from privalign.experiments.outcomes import Measuring, Outcomes, error_of_mean
 from privalign.experiments.scored import ScoredPrompts
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
@@ -25,21 +25,11 @@ def check_part(part: float) -> None:
         raise InvalidInput("held-out", f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on")
 
 
-class SplitSettings(Protocol):
-    """What the settings of a study that chooses on held-out prompts have in common; `measure` says what they mean."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting(Measuring):
+    """Settings of a study that chooses on a part of the prompts, `held_out` in (0, 1), and reports on the others."""
 
-    @property
-    def delta(self) -> float: ...
-    @property
-    def held_out(self) -> float: ...
-    @property
-    def replicates(self) -> int: ...
-    @property
-    def draw(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def workers(self) -> int: ...
+    held_out: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +46,11 @@ class Measured:
         blocks: Sequence[ScoredPrompts],
         mechanisms: Iterable[Mechanism],
         sensitivity: Sensitivity,
-        settings: SplitSettings,
+        settings: Splitting,
         progress: Callable[[int, int], None],
     ) -> Measured:
         """Measures mechanisms, those named twice once, on all prompts, and splits."""
-        total = sum(block.prompts for block in blocks)
-        outcomes = measure(
-            blocks,
-            list(dict.fromkeys(mechanisms)),
-            sensitivity.range,
-            sensitivity,
-            delta=settings.delta,
-            draw=settings.draw,
-            replicates=settings.replicates,
-            seed=settings.seed,
-            workers=settings.workers,
-            progress=lambda done: progress(done, total),
-        )
+        outcomes = settings.measure(blocks, list(dict.fromkeys(mechanisms)), sensitivity, progress)
         return cls.split(outcomes, settings.held_out, settings.seed)
 
     @classmethod
@@ -90,6 +68,16 @@ class Measured:
         cut = min(max(1, round(part * prompts)), prompts - 1)
         reporting = outcomes.take(np.sort(order[cut:]))
         return cls(outcomes.take(np.sort(order[:cut])), reporting, tuple(reporting.rows()))
+
+    def stated(self, sensitivity: Sensitivity, settings: Splitting, chosen: str) -> dict[str, Any]:
+        """For the study's document; `chosen`: which settings come from the tuning prompts."""
+        return {
+            **settings.stated(sensitivity),
+            "prompts_tuning": len(self.tuning.base),
+            "prompts_reporting": len(self.reporting.base),
+            "skipped": self.reporting.skipped,
+            "chosen_on_rewards": f"{chosen} from the rewards of the tuning prompts: not settings of a private release",
+        }
 
     def position(self, mechanism: Mechanism) -> int:
         """Where a mechanism's rows are."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -32,10 +33,10 @@ GOLD, PROXY, WIN, GOLD_WIN, FALLBACK, HALTING, COST, VARIANCE = range(8)  # colu
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 _GUMBEL_STEP = 3 / 8  # of the trapezoidal rule; error ≤ 5e-10 for every n (docs/evaluate.md)
-_SERIES_FROM = 9.25  # so far above every score the noise's distribution e^{−s}, s < 1e-4, is its Taylor polynomial
 _GUMBEL_BELOW, _GUMBEL_ABOVE = 4.0, 37.0  # beyond: e^{−e^4} and e^{−37}
 _NORMAL_STEP = 1 / 10
 _NORMAL_REACH = 8.5
+_TERMS = 12  # of the series of either noise within one step: error below 1e-14, in the upper tail relative to it (tested)
 _NEGLIGIBLE = 1e-18
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -119,18 +120,28 @@ def _beats(values: Floats, order: Counts, out: Floats) -> None:
         first = last + 1
 
 
-@_compiled
 def prepare(offsets: Counts, rewards: Floats, gold: Floats, low: float, high: float, width: float) -> tuple[Floats, Floats, Floats]:
     """`q`, `payoffs` (averaged over candidates of equal q, which every law treats alike) and each prompt's mean payoffs (P, 4)."""
+    orders, gold_orders = np.empty(rewards.size, np.int64), np.empty(rewards.size, np.int64)
+    for start, end in pairwise(offsets.tolist()):  # NumPy's sort uses vector instructions, ten times faster than a compiled one here
+        orders[start:end], gold_orders[start:end] = np.argsort(rewards[start:end]), np.argsort(gold[start:end])
+    return _prepared(offsets, rewards, gold, orders, gold_orders, low, high, width)
+
+
+@_compiled
+def _prepared(
+    offsets: Counts, rewards: Floats, gold: Floats, orders: Counts, gold_orders: Counts, low: float, high: float, width: float
+) -> tuple[Floats, Floats, Floats]:
+    """`prepare`, given the order of each prompt's rewards and gold."""
     q, payoffs = np.empty(rewards.size), np.empty((rewards.size, PAYOFFS))
     means = np.zeros((offsets.size - 1, PAYOFFS))
     for p in range(offsets.size - 1):
         start, end = offsets[p], offsets[p + 1]
         raw, grades, size = rewards[start:end], gold[start:end], end - start
-        order = np.argsort(raw)
+        order = orders[start:end]
         wins, gold_wins = np.empty(size), np.empty(size)
         _beats(raw, order, wins)
-        _beats(grades, np.argsort(grades), gold_wins)
+        _beats(grades, gold_orders[start:end], gold_wins)
         for i in range(size):
             j = order[i]
             q[start + i] = min(max(min(max(raw[j], low), high) - low, 0.0), width)
@@ -160,7 +171,7 @@ def _largest_of(ranked: Floats, n: int, with_replacement: bool, out: Floats) -> 
     below, chance = 1.0, n / size  # P[nobody better was drawn], P[the k-th best wins]
     for k in range(size):
         if with_replacement:
-            following = math.exp(n * math.log1p(-(k + 1) / size)) if k + 1 < size else 0.0
+            following = ((size - 1 - k) / size) ** n
             chance = below - following
             below = following
         for c in range(PAYOFFS):
@@ -193,76 +204,93 @@ def _contracted(q: Floats, scale: float, gap: float) -> Floats:
     return rho
 
 
+def _noise_series(gumbel: bool) -> Floats:
+    """Density and survival function of ρ + noise at the nodes around ρ, as Chebyshev series in ρ; (2, _TERMS, nodes).
+
+    Nodes are the multiples of the step. With ρ = (cell + f)·step, f in [0, 1), they are at distances (j − f)·step from ρ, with j from
+    −⌈below/step⌉ on. The series are in 2f − 1: both functions are analytic far beyond one step.
+    """
+    step, below, above = (_GUMBEL_STEP, _GUMBEL_BELOW, _GUMBEL_ABOVE) if gumbel else (_NORMAL_STEP, _NORMAL_REACH, _NORMAL_REACH)
+    angles = (np.arange(_TERMS) + 0.5) * np.pi / _TERMS
+    polynomials = np.cos(np.arange(_TERMS)[:, None] * angles) * np.where(np.arange(_TERMS) == 0, 1, 2)[:, None] / _TERMS
+    j = np.arange(math.ceil(above / step) + math.ceil(below / step) + 2) - math.ceil(below / step)
+    x = (j - ((np.cos(angles) + 1) / 2)[:, None]) * step
+    if gumbel:
+        values = np.stack([np.exp(-x - np.exp(-x)), -np.expm1(-np.exp(-x))])
+    else:
+        values = np.stack([np.exp(-x * x / 2) / _ROOT_2PI, np.vectorize(math.erfc)(x * _ROOT_HALF) / 2])
+    return np.ascontiguousarray(polynomials @ values)
+
+
+_GUMBEL_SERIES, _NORMAL_SERIES = _noise_series(True), _noise_series(False)
+
+
+@_vectorised
+def _moments(x: Floats, worth: Floats, out: Floats) -> None:
+    """Σ_i T_k(x_i) times the four payoffs `worth` (C, 4), and Σ_i T_k(x_i) itself, into `out` (K, 5); x in [−1, 1]."""
+    out[:] = 0.0
+    last = x.size - 1
+    for i in range(0, x.size, 2):  # two at a time: half the traffic to `out`
+        j = min(i + 1, last)
+        one, other = 1.0, 1.0 if j > i else 0.0  # T_0; an odd one out is beside a candidate that counts for nothing
+        one_before, other_before = x[i], x[j] * other  # T_{−1} = T_1
+        for k in range(out.shape[0]):
+            for c in range(PAYOFFS):
+                out[k, c] += one * worth[i, c] + other * worth[j, c]
+            out[k, PAYOFFS] += one + other
+            one_before, one = one, 2 * x[i] * one - one_before
+            other_before, other = other, 2 * x[j] * other - other_before
+
+
+@_compiled
+def _add_series(moments: Floats, column: int, series: Floats, out: Floats) -> None:
+    """Adds Σ_k moments_k series_k to `out`."""
+    for k in range(0, _TERMS, 4):
+        a, b, c, d = moments[k, column], moments[k + 1, column], moments[k + 2, column], moments[k + 3, column]
+        for j in range(out.size):
+            out[j] += (a * series[k, j] + b * series[k + 1, j]) + (c * series[k + 2, j] + d * series[k + 3, j])
+
+
 @_compiled
 def noisy_best_with(offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, gumbel: bool) -> Floats:
     """PrivBoN or PrivBoN-Gaussian of n draws with replacement, exactly by quadrature; (J, P, 4).
 
     A draw with its noise has distribution function F(x) = mean_i F₀(x − ρ_i); the best of n has n F^{n−1} f, so the expected
-    payoff is ∫ n F(x)^{n−1} mean_i[payoff_i f₀(x − ρ_i)] dx for every n at once.
+    payoff is ∫ n F(x)^{n−1} mean_i[payoff_i f₀(x − ρ_i)] dx for every n at once. Candidates within one step count by their
+    Chebyshev moments (`_noise_series`).
     """
     out = np.zeros((ns.size, offsets.size - 1, PAYOFFS))
-    step = _GUMBEL_STEP if gumbel else _NORMAL_STEP
-    below, above = (_GUMBEL_BELOW, _GUMBEL_ABOVE) if gumbel else (_NORMAL_REACH, _NORMAL_REACH)
-    shrink = math.exp(-step)
+    step, series = (_GUMBEL_STEP, _GUMBEL_SERIES) if gumbel else (_NORMAL_STEP, _NORMAL_SERIES)
+    gap = 2 * (_GUMBEL_BELOW + _GUMBEL_ABOVE) if gumbel else 4 * _NORMAL_REACH
+    window, moments = series.shape[2], np.empty((_TERMS, PAYOFFS + 1))
     for p in range(offsets.size - 1):
         start, size = offsets[p], offsets[p + 1] - offsets[p]
-        rho = _contracted(q[start : offsets[p + 1]], scale, 2 * (below + above))
-        first_node = math.floor((rho[0] - below) / step)
-        nodes = math.ceil(above / step) - first_node + 1
-        density, distribution = np.zeros((nodes, PAYOFFS)), np.zeros(nodes + 1)
-        summed = nodes  # nodes that are summed candidate by candidate
-        if gumbel:
-            summed = min(math.ceil(_SERIES_FROM / step) - first_node, nodes)
-        powers = np.zeros((3, PAYOFFS + 1))  # Σ_i w_i^m payoff_i, w = e^ρ, m = 1, 2, 3
-        for i in range(size):
-            k = int(math.floor((rho[i] - below) / step) - first_node)
-            end = min(int(math.ceil((rho[i] + above) / step) - first_node) + 1, summed)
-            distribution[end] += 1.0  # summed up below: above its window a candidate is beaten for certain
-            a, b, c, d = payoffs[start + i, 0], payoffs[start + i, 1], payoffs[start + i, 2], payoffs[start + i, 3]
-            if gumbel:
-                power = weight = math.exp(rho[i])
-                for m in range(3):
-                    powers[m, 0] += power * a
-                    powers[m, 1] += power * b
-                    powers[m, 2] += power * c
-                    powers[m, 3] += power * d
-                    powers[m, 4] += power
-                    power *= weight
-            x = (first_node + k) * step - rho[i]
-            s = math.exp(-x)
-            previous = 0.0
-            while k < end:
-                if gumbel:
-                    less = math.exp(-s) if s > 1e-4 else 1 - s * (1 - s * (0.5 - s / 6))
-                    dense = s * less
-                    s *= shrink
-                else:
-                    less = 0.5 * math.erfc(-x * _ROOT_HALF)
-                    dense = math.exp(-0.5 * x * x) / _ROOT_2PI
-                    x += step
-                distribution[k] += less - previous
-                previous = less
-                density[k, 0] += dense * a
-                density[k, 1] += dense * b
-                density[k, 2] += dense * c
-                density[k, 3] += dense * d
-                k += 1
-            distribution[end] -= previous
-        for k in range(summed, nodes):
-            s = math.exp(-(first_node + k) * step)
+        place = _contracted(q[start : offsets[p + 1]], scale, gap) / step
+        lowest = math.floor(place[0])
+        nodes = window - int(lowest)
+        density, survival, begun = np.zeros((PAYOFFS, nodes)), np.zeros(nodes), np.zeros(nodes)
+        i = 0
+        while i < size:
+            cell, first = math.floor(place[i]), i
+            while i < size and place[i] < cell + 1:
+                i += 1
+            _moments(2 * (place[first:i] - cell) - 1, payoffs[start + first : start + i], moments)
+            k = int(cell - lowest)
+            begun[k] = i - first
             for c in range(PAYOFFS):
-                density[k, c] = s * (powers[0, c] - s * (powers[1, c] - s * powers[2, c] / 2))
-            distribution[k] = size - s * (powers[0, PAYOFFS] - s * (powers[1, PAYOFFS] / 2 - s * powers[2, PAYOFFS] / 6))
-        total = 0.0
+                _add_series(moments, c, series[0], density[c, k : k + window])
+            _add_series(moments, PAYOFFS, series[1], survival[k : k + window])
+        above = float(size)  # candidates so far above the node that their score exceeds it for certain
         for k in range(nodes):
-            total = distribution[k] if k >= summed else total + distribution[k]
-            if total <= 0.0:
+            above -= begun[k]
+            beyond = (survival[k] + above) / size
+            if beyond >= 1.0:
                 continue
-            log_below = math.log(min(total / size, 1.0))
+            log_below = math.log1p(-max(beyond, 0.0))
             for j in range(ns.size):
                 weight = ns[j] * step / size * math.exp((ns[j] - 1) * log_below)
                 for c in range(PAYOFFS):
-                    out[j, p, c] += weight * density[k, c]
+                    out[j, p, c] += weight * density[c, k]
     return out
 
 
@@ -351,6 +379,17 @@ def _finish(out: Floats, replicates: int) -> None:
 # ---- thresholds --------------------------------------------------------------------------------------------------------
 
 
+@_vectorised
+def _sum_above(values: Floats, threshold: float) -> tuple[float, int]:
+    """Sum and number of the values above a threshold."""
+    total, count = 0.0, 0
+    for i in range(values.size):
+        above = values[i] > threshold
+        total += values[i] if above else 0.0
+        count += above
+    return total, count
+
+
 @_compiled
 def threshold_of(values: Floats, beta: float, start: float) -> float:
     """λ with Σ relu(v − λ) = nβ, by Newton's method on a convex piecewise linear function: finitely many steps from anywhere.
@@ -360,11 +399,7 @@ def threshold_of(values: Floats, beta: float, start: float) -> float:
     n, threshold = values.size, start
     active = -1
     while True:
-        total, count = 0.0, 0
-        for i in range(n):
-            above = values[i] > threshold
-            total += values[i] if above else 0.0
-            count += above
+        total, count = _sum_above(values, threshold)
         if count == 0:
             if active >= 0:
                 return threshold
@@ -487,6 +522,16 @@ def _ramp_sums(pool: Floats, payoffs: Floats, x: float, scale: float, out: Float
     out /= pool.size
 
 
+@_vectorised
+def _product(matrix: Floats, vector: Floats, out: Floats) -> None:
+    """out = matrix · vector. Not by BLAS: its threads, one set a worker, cost many times what they gain at these sizes."""
+    for m in range(matrix.shape[0]):
+        total = 0.0
+        for k in range(vector.size):
+            total += matrix[m, k] * vector[k]
+        out[m] = total
+
+
 @_compiled
 def privitp_with(
     offsets: Counts,
@@ -498,9 +543,9 @@ def privitp_with(
     ceilings: Floats,
     sigma_x: float,
     sigma_z: float,
-    nodes: Floats,
+    width: float,
     points: Floats,
-    to_points: Floats,
+    to_sums: Floats,
     centres: Floats,
     centre_weights: Floats,
     smoothing: Floats,
@@ -509,27 +554,31 @@ def privitp_with(
     """PrivITP with draws with replacement, given λ before its noise (J, P, B); (J, P, 8).
 
     Given λ̃ everything is a function of a = mean_i p(q_i; λ̃) and mean_i p(q_i; λ̃)·payoff_i, where
-    p(q; λ̃) = (σ_Z/W)[G((q − λ̃)/σ_Z) − G((q − H)/σ_Z)]: the first part is computed at `nodes` and interpolated to `points`
-    in λ̃ (`to_points` (M, K); empty where they are the same); the second does not depend on λ̃. The average over the law of λ̃
-    is a smooth function of λ: `smoothing` (K′, M) gives it at `centres`, and barycentric interpolation (`centre_weights`)
-    elsewhere. Where `centres` is empty, σ_X is so small that the few of the 1,024 points near λ are averaged directly.
-    `prices` (J, M, 2): κ and b at `points`.
+    p(q; λ̃) = (σ_Z/W)[G((q − λ̃)/σ_Z) − G((q − H)/σ_Z)] is a smooth function of q: the pool counts by its Chebyshev moments, from
+    which `to_sums` (M + J, K) gives the sums at the `points` (M,) of λ̃ and at the ceilings (J,). Where it is empty, σ_Z is so
+    small that candidates are summed one by one. The average over the law of λ̃ is a smooth function of λ: `smoothing` (K′, M)
+    gives it at `centres`, and barycentric interpolation (`centre_weights`) elsewhere. Where `centres` is empty, σ_X is so small
+    that the few of the 1,024 points near λ are averaged directly. `prices` (J, M, 2): κ and b at `points`.
     """
     sizes, replicates, count = thresholds.shape[0], thresholds.shape[2], points.size
     out = np.zeros((sizes, offsets.size - 1, 8))
-    at_nodes, at_ceiling = np.empty((nodes.size, PAYOFFS + 1)), np.empty(PAYOFFS + 1)
+    places = np.concatenate((points, ceilings))
+    sums, moments = np.empty((places.size, PAYOFFS + 1)), np.empty((to_sums.shape[1], PAYOFFS + 1))
     table, mixed = np.empty((count, 7)), np.empty(count)
     golds, weights, terms = np.empty(centres.size), np.empty(centres.size), np.empty(centres.size)
     step = points[1] - points[0]
     for p in range(offsets.size - 1):
         start, end = offsets[p], offsets[p + 1]
         pool, worth = q[start:end], payoffs[start:end]
-        for k in range(nodes.size):
-            _ramp_sums(pool, worth, nodes[k], sigma_z, at_nodes[k])
-        sums = np.dot(to_points, at_nodes) if to_points.size else at_nodes
+        if to_sums.size:
+            _moments(2 * pool / width - 1, worth, moments)
+            for c in range(PAYOFFS + 1):
+                _product(to_sums, moments[:, c] / pool.size, sums[:, c])
+        else:
+            for k in range(places.size):
+                _ramp_sums(pool, worth, places[k], sigma_z, sums[k])
         for j in range(sizes):
-            if j == 0 or ceilings[j] != ceilings[j - 1]:
-                _ramp_sums(pool, worth, ceilings[j], sigma_z, at_ceiling)
+            at_ceiling = sums[count + j]
             for g in range(count):
                 unit = sigma_z / (ceilings[j] - points[g])
                 rounds, none = _rounds(unit * (sums[g, PAYOFFS] - at_ceiling[PAYOFFS]), caps[j])
@@ -539,11 +588,13 @@ def privitp_with(
                 table[g, COST] = prices[j, g, 0] * (rounds - (1 - none)) + prices[j, g, 1] * (1 - none)
             mixed[:] = 0.0  # the law of λ̃, averaged over replicates of λ
             if centres.size:
-                golds[:] = np.dot(smoothing, np.ascontiguousarray(table[:, GOLD]))
+                _product(smoothing, table[:, GOLD].copy(), golds)
                 weights[:] = 0.0
                 for b in range(replicates):
                     out[j, p, VARIANCE] += _interpolated(thresholds[j, p, b], centres, centre_weights, golds, terms, weights) ** 2
-                mixed[:] = np.dot(weights, smoothing)
+                for k in range(centres.size):
+                    for g in range(count):
+                        mixed[g] += weights[k] * smoothing[k, g]
             else:
                 for b in range(replicates):
                     out[j, p, VARIANCE] += _nearby(thresholds[j, p, b], sigma_x, points, step, table, mixed) ** 2

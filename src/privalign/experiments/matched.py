@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from privalign.acceptance import default_tail, positive
 from privalign.errors import InvalidInput
-from privalign.experiments.held_out import Measured, check_part
+from privalign.experiments.held_out import Measured, Splitting, check_part
 from privalign.experiments.matching import Budget, Matched, estimated_scale, match, priced
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
@@ -47,33 +47,27 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class MatchedSettings:
+class MatchedSettings(Splitting):
     """What is compared.
 
     Args:
         n: candidates. caps: caps of phase 2 to choose from for PrivITP, n where there are none; ITP's is n.
         epsilons: targets, per query and for streams.
-        delta: δ of one query. streams: lengths T. total_delta: δ of a stream.
+        streams: lengths T. total_delta: δ of a stream.
         betas: β to choose from, in reward units. splits: σ_X/σ_Z to choose from.
         multiples: of the least noise that the budget pays for, ≥ 1, to choose from: noise regularises too, and more of it than
             privacy asks for helps where the reward is hacked.
-        held_out: part of the prompts that these are chosen on. replicates, draw, seed, workers: as in `measure`.
+        delta, held_out and others: as in `Splitting`.
     """
 
     n: int = 16
     caps: tuple[int, ...] = ()
     epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
-    delta: float = 1e-6
     streams: tuple[int, ...] = (100,)
     total_delta: float = 1e-5
     betas: tuple[float, ...] = (0.05,)
     splits: tuple[float, ...] = (0.5, 1.0, 2.0)
     multiples: tuple[float, ...] = (1.0,)
-    held_out: float = 0.5
-    replicates: int = 50
-    draw: str = "with"
-    seed: int = 0
-    workers: int = field(default=1, compare=False)
 
     def __post_init__(self) -> None:
         check_part(self.held_out)
@@ -128,14 +122,7 @@ def matched(
     final = measured([*references, skyline, *(found.mechanism for _, found in private)])
     rows = [_row(final, mechanism, skyline) for mechanism in (*references, skyline)]
     rows += [_row(final, found.mechanism, skyline, budget, found.epsilon) for budget, found in private]
-    stated = {
-        **asdict(settings),
-        **sensitivity.stated(),
-        "prompts_tuning": len(final.tuning.base),
-        "prompts_reporting": len(final.reporting.base),
-        "skipped": final.reporting.skipped,
-        "chosen_on_rewards": "β, σ_X/σ_Z, cap and multiple come from the rewards of the tuning prompts: not settings of a private release",
-    }
+    stated = final.stated(sensitivity, settings, "β, σ_X/σ_Z, cap and multiple come")
     title = f"Utility at equal privacy, n = {n} (Δ = {shown(sensitivity.delta, 4)} of a range of {sensitivity.width:.4g})"
     return Study("matched", title, stated, rows, time.perf_counter() - started)
 

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -172,6 +172,43 @@ def measure(
     return plan.outcomes(np.concatenate(results, axis=1), np.concatenate(bases), skipped)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """What the settings of all studies that measure have in common: δ of one query, and the arguments of `measure`."""
+
+    delta: float = 1e-6
+    replicates: int = 50
+    draw: str = "with"
+    seed: int = 0
+    workers: int = field(default=1, compare=False)
+
+    def measure(
+        self,
+        blocks: Sequence[ScoredPrompts],
+        mechanisms: Sequence[Mechanism],
+        sensitivity: Sensitivity,
+        progress: Callable[[int, int], None] = lambda *_: None,
+    ) -> Outcomes:
+        """As `measure`; `progress` is told prompts done and prompts in all."""
+        total = sum(block.prompts for block in blocks)
+        return measure(
+            blocks,
+            mechanisms,
+            sensitivity.range,
+            sensitivity,
+            delta=self.delta,
+            draw=self.draw,
+            replicates=self.replicates,
+            seed=self.seed,
+            workers=self.workers,
+            progress=lambda done: progress(done, total),
+        )
+
+    def stated(self, sensitivity: Sensitivity) -> dict[str, Any]:
+        """These settings, Δ and the protocol, for a study's document."""
+        return {"protocol": "faithful", **asdict(self), **sensitivity.stated()}
+
+
 def in_order(run: Callable[[ScoredPrompts, int], _T], tasks: Iterable[tuple[ScoredPrompts, int]], workers: int) -> Iterator[_T]:
     """The results of all tasks in their order, a few of them at a time in threads (kernels hold no lock)."""
     if workers < 1:
@@ -293,12 +330,13 @@ class _Plan:
         if kind[0] is ITP:
             return kernels.itp_with(pools.offsets, pools.q, pools.payoffs, pools.means, thresholds, caps, width)
         _, beta, sigma_x, sigma_z = kind
-        ceilings = np.array([width + sigma_z * each.tail for each in alike])
-        interpolation = _interpolation(beta, sigma_x, sigma_z, width, int(caps.max()))
+        ceilings = tuple(width + sigma_z * each.tail for each in alike)
+        points, centres, centre_weights, smoothing = _smoothing(beta, sigma_x, sigma_z, width, int(caps.max()))
+        to_sums = _to_sums((*points.tolist(), *ceilings), sigma_z, width, points.size)
         prices = np.stack([_prices(each, self.sensitivity, int(caps.max())) for each in alike])
         return kernels.privitp_with(
-            pools.offsets, pools.q, pools.payoffs, pools.means, thresholds, caps, ceilings, sigma_x, sigma_z,
-            *interpolation, prices,
+            pools.offsets, pools.q, pools.payoffs, pools.means, thresholds, caps, np.array(ceilings), sigma_x, sigma_z, width,
+            points, to_sums, centres, centre_weights, smoothing, prices,
         )  # fmt: skip
 
     def _rounds_without(self, mechanism: ITP | PrivITP, pools: _Pools) -> Floats:
@@ -369,11 +407,11 @@ def _phase_1(mechanism: PrivITP, sensitivity: Sensitivity, delta: float) -> floa
 
 @lru_cache(maxsize=4096)
 def _prices(mechanism: PrivITP, sensitivity: Sensitivity, cap: int = 0) -> Floats:
-    """κ and b at the 1,024 thresholds, or at the points of `_interpolation` for this cap; (M, 2). 0 where rewards are public."""
+    """κ and b at the 1,024 thresholds, or at the points of `_smoothing` for this cap; (M, 2). 0 where rewards are public."""
     width = sensitivity.width
     points = threshold_grid(mechanism.beta, width)
     if cap:
-        points = _interpolation(mechanism.beta, mechanism.sigma_x, mechanism.sigma_z, width, cap)[1]
+        points = _smoothing(mechanism.beta, mechanism.sigma_x, mechanism.sigma_z, width, cap)[0]
     if sensitivity.public:
         return np.zeros((points.size, 2))
     args = (points, width, mechanism.sigma_z, mechanism.tail, sensitivity.charged)
@@ -381,24 +419,36 @@ def _prices(mechanism: PrivITP, sensitivity: Sensitivity, cap: int = 0) -> Float
 
 
 @lru_cache(maxsize=256)
-def _interpolation(
-    beta: float, sigma_x: float, sigma_z: float, width: float, cap: int
-) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """What `kernels.privitp_with` needs beside the pool: nodes, points, to_points, centres, centre_weights, smoothing."""
+def _smoothing(beta: float, sigma_x: float, sigma_z: float, width: float, cap: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """What `kernels.privitp_with` needs to average over λ̃: points, centres, centre_weights, smoothing."""
     grid = threshold_grid(beta, width)
-    empty = np.empty((0, 0))
-    centre_count, point_count, node_count = nodes_needed(width, sigma_x), points_needed(width, sigma_z, cap), nodes_needed(width, sigma_z)
-    points, centres, centre_weights, smoothing = grid, np.empty(0), np.empty(0), empty
-    if centre_count <= _MOST_CENTRES:
-        centres, centre_weights = chebyshev(centre_count, grid[0], grid[-1])
-        smoothing = np.array([threshold_law(centre, sigma_x, beta, width) for centre in centres])
-        if point_count < grid.size:
-            points, point_weights = chebyshev(point_count, grid[0], grid[-1])
-            smoothing = smoothing @ interpolation_matrix(points, point_weights, grid)
-    if node_count >= points.size:
-        return points, points, empty, centres, centre_weights, smoothing
-    nodes, node_weights = chebyshev(node_count, grid[0], grid[-1])
-    return nodes, points, interpolation_matrix(nodes, node_weights, points), centres, centre_weights, smoothing
+    centre_count, point_count = nodes_needed(width, sigma_x), points_needed(width, sigma_z, cap)
+    if centre_count > _MOST_CENTRES:
+        return grid, np.empty(0), np.empty(0), np.empty((0, 0))
+    centres, centre_weights = chebyshev(centre_count, grid[0], grid[-1])
+    smoothing = np.array([threshold_law(centre, sigma_x, beta, width) for centre in centres])
+    if point_count >= grid.size:
+        return grid, centres, centre_weights, smoothing
+    points, point_weights = chebyshev(point_count, grid[0], grid[-1])
+    return points, centres, centre_weights, smoothing @ interpolation_matrix(points, point_weights, grid)
+
+
+@lru_cache(maxsize=256)
+def _to_sums(places: tuple[float, ...], sigma_z: float, width: float, most: int) -> Floats:
+    """Chebyshev moments (K,) of a pool on [0, R] → mean G((q − x)/σ_Z) at these x: the series' coefficients, (X, K).
+
+    Differences of two places are, times σ_Z/W, acceptance probabilities: functions of q of size 1 smoothed by N(0, σ_Z²), so that
+    `nodes_needed` says how many moments give them to 1e-13. Empty where that is `most` or more: summing directly is cheaper.
+    """
+    count = nodes_needed(width, sigma_z)
+    if count >= most:
+        return np.empty((0, 0))
+    nodes, _ = chebyshev(count, 0.0, width)
+    z = (nodes - np.array(places)[:, None]) / sigma_z
+    ramps = np.maximum(z * ndtr(z) + np.exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.0)
+    coefficients = np.polynomial.chebyshev.chebvander(2 * nodes / width - 1, count - 1) * (2 / count)
+    coefficients[:, 0] /= 2
+    return np.ascontiguousarray(ramps @ coefficients)
 
 
 def points_needed(width: float, sigma_z: float, cap: int) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privalign.acceptance import default_tail, whole
+from privalign.acceptance import whole
+from privalign.experiments import paper
 from privalign.experiments.halting import Pools, Whole, simulate
 from privalign.experiments.study import Study
 from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privbon import PrivBoN
-from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
 from privalign.randomness import SecureRandomness
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -72,7 +72,7 @@ def overhead(
 
 
 def _row(data: Pools, n: int, settings: OverheadSettings) -> dict[str, Any]:
-    privitp = PrivITP(n, n, settings.beta, settings.sigma / 2, settings.sigma / 2, default_tail(n))
+    privitp = paper.privitp(n, settings.beta, settings.sigma)
     rng = np.random.default_rng(settings.seed)
     order = np.resize(rng.permutation(len(data)), settings.simulated)
     block = max(1, 2_000_000 // n)  # bounds memory, whatever n is

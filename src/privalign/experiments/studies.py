@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
 from privalign.experiments import comparison
-from privalign.experiments.ablations import PAPER_BETAS, AblationSettings, beta_ablation, noise_comparison, sigma_ablation
+from privalign.experiments.ablations import PAPER_BETAS, beta_ablation, noise_comparison, sigma_ablation
 from privalign.experiments.budgets import PAPER_SIGMAS, BudgetSettings, budgets
 from privalign.experiments.composition import CompositionSettings, authors_composition, composition
+from privalign.experiments.held_out import Splitting
 from privalign.experiments.matched import MatchedSettings, matched
 from privalign.experiments.overhead import OverheadSettings, overhead
 from privalign.experiments.scored import ScoredPrompts, read_scored
@@ -139,7 +140,7 @@ def _matched(source: Source, given: dict[str, Any], progress: Progress) -> Study
 
 def _ablation(source: Source, given: dict[str, Any], progress: Progress) -> Study:
     parameter, own = _needed(given, "parameter"), ("sigma", "sigmas", "beta", "betas", "n", "n_grid")
-    settings = AblationSettings(**{name: given.pop(name) for name in list(given) if name not in own})
+    settings = Splitting(**{name: given.pop(name) for name in list(given) if name not in own})
     blocks, sensitivity = source.blocks, source.sensitivity
     if parameter == "sigma":
         sigmas, left = _needed(given, "sigmas"), _only(given, "n", "beta", parameter=parameter)

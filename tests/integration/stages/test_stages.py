@@ -18,6 +18,7 @@ import pytest
 
 from privalign.errors import InvalidInput
 from privalign.experiments.scored import read_scored
+from privalign.experiments.stages import score
 from privalign.experiments.stages.engine import LocalEngine
 from privalign.experiments.stages.run import Described, run_grade, run_score
 from privalign.experiments.stages.settings import GradeSettings, ScoreSettings
@@ -115,6 +116,31 @@ def test_a_failing_policy_is_one_line_and_what_is_finished_stays(
     assert len(finished) == 3
     assert terminal.done(*collecting, "--out", out)["resumed"] == len(finished)
     assert shards(out) == shards(tmp_path / "whole")
+
+
+def test_a_stage_that_finished_nothing_can_be_begun_with_other_settings(
+    terminal: Any, collecting: list[object], rewarding: Path, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score, "FIRST_WAIT", 0.0)
+    collected, scored, graded = (tmp_path / name for name in ("collected", "scored", "graded"))
+    text = rewarding.read_text()
+    rewarding.write_text(
+        text.replace(server.url, "http://127.0.0.1:9/v1")
+        + '[rewards.down]\nkind = "tei"\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\nrange = [0, 1]\nsensitivity = "range"\n'
+    )
+    terminal.failed(*collecting, "--out", collected, code=4)  # nobody listens there
+    rewarding.write_text(rewarding.read_text().replace("http://127.0.0.1:9/v1", server.url))
+    assert terminal.done(*collecting, "--temperature", 0.5, "--out", collected)["resumed"] == 0
+
+    scoring = ["score", "--from", collected, "--config", rewarding, "--out", scored]
+    terminal.failed(*scoring, "--reward", "down", code=4)
+    assert terminal.done(*scoring, "--reward", "learned")["resumed"] == 0
+
+    grading = ["grade", "--from", scored, "--out", graded]
+    server.replies.append(("status", 401, {"error": {"message": "no"}}))
+    terminal.failed(*grading, "--kind", "judge", "--config", rewarding, "--policy", "served", code=4)
+    assert terminal.done(*grading, "--kind", "math")["resumed"] == 0
+    assert all(len(shards(folder)) == 12 for folder in (collected, scored, graded))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 
-from privalign.cli.output import print_facts, print_table
+from privalign.cli.output import print_facts, print_table, replacing
+from privalign.errors import InvalidInput
 
 SECRET = "pa_065557d71f6b_" + "a6e1da24" * 8
 
@@ -33,3 +37,41 @@ def test_numbers_of_a_table_are_never_broken_in_two(capsys: pytest.CaptureFixtur
     numbers = [f"0.{digit}23456789012" for digit in range(6)]
     print_table(("name", "ε spent", "b", "c", "d", "e", "f"), [["prefs", *numbers]])
     assert set(numbers) <= set(capsys.readouterr().out.split())
+
+
+# Files that take the place of others
+
+
+def test_a_file_is_replaced_when_all_went_well_and_else_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("before")
+    with contextlib.suppress(KeyError), replacing(path) as file:
+        file.write("half")
+        raise KeyError
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("before", [path])
+    with replacing(path) as file:
+        file.write("after")
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("after", [path])
+
+
+def test_what_may_not_be_replaced_is_refused_by_the_name_of_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, ledger, log = tmp_path / "in.jsonl", tmp_path / "ledger.db", tmp_path / "log"
+    source.write_text("{}")
+    ledger.write_bytes(b"SQLite format 3\0" + b"spent")
+    (tmp_path / "link").symlink_to(ledger)
+    (tmp_path / "linked").symlink_to(source)
+    with log.open("w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        for path, why in (
+            (source, "the file to read"),
+            (tmp_path / "linked", "the file to read"),
+            (ledger, "a database"),
+            (tmp_path / "link", "a database"),
+            (log, "where stdout goes"),
+            (tmp_path, "not a regular file"),
+            (tmp_path / "nosuch" / "file", "cannot be written"),
+            (source / "file", "cannot be written"),
+        ):
+            with pytest.raises(InvalidInput, match=f"^--export: .*{why}"), replacing(path, source, field="--export"):
+                raise AssertionError
+    assert (source.read_text(), ledger.read_bytes(), log.read_text()) == ("{}", b"SQLite format 3\0spent", "")

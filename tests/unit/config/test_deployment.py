@@ -22,6 +22,7 @@ from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.sensitivity import Certificate, Relation, RewardRange
+from privalign.settings import MECHANISMS, TAKERS
 
 BASE: dict[str, Any] = {
     "ledger": {"url": "sqlite:///ledger.db"},
@@ -184,7 +185,7 @@ def test_certificates_are_found_beside_the_file(tmp_path: Path, monkeypatch: pyt
     sensitivity = read(tmp_path / "inner", document).rewards["armo"].sensitivity
     assert (sensitivity.delta, sensitivity.relation) == (0.1, Relation.REPLACE)
     document["rewards"]["armo"]["range"] = [0.0, 2.0]
-    with pytest.raises(InvalidInput, match=r"\[rewards.armo\] sensitivity: range: 0,2 is not the one"):
+    with pytest.raises(InvalidInput, match=r"\[rewards.armo\] range: 0,2 is not the one"):
         read(tmp_path / "inner", document)
 
 
@@ -316,11 +317,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("accounts/prefs", 3, "[accounts] prefs: is not a table"),
     ("accounts/prefs/epsilon", None, "[accounts.prefs] epsilon: missing"),
     ("accounts/prefs/epsilon", "8", "[accounts.prefs] epsilon: '8' is not a finite number"),
-    ("accounts/prefs/epsilon", -8, "[accounts.prefs] "),
-    ("accounts/prefs/delta", 2, "[accounts.prefs] "),
+    ("accounts/prefs/epsilon", -8, "[accounts.prefs] epsilon: "),
+    ("accounts/prefs/delta", 2, "[accounts.prefs] delta: "),
     ("accounts/prefs/rule", "nosuch", "[accounts.prefs] rule: 'nosuch' is not one of"),
-    ("accounts/prefs/rho", 0.1, "[accounts.prefs] "),
-    ("accounts/prefs/order", 1.01, "[accounts.prefs] "),
+    ("accounts/prefs/rho", 0.1, "[accounts.prefs] rho: not a parameter of rule renyi"),
+    ("accounts/prefs/delta_per_query", 0.1, "[accounts.prefs] delta_per_query: not a parameter of rule renyi"),
+    ("accounts/prefs/order", 1.01, "[accounts.prefs] order: "),
     ("accounts/prefs/order", "4", "[accounts.prefs] order: '4' is not a finite number"),
     ("accounts/prefs/relation", "swap", "[accounts.prefs] relation: 'swap' is not one of add-remove, replace, flip"),
     ("accounts/prefs/records_per_person", 0, "[accounts.prefs] records_per_person: 0 is not a whole number"),
@@ -350,10 +352,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rewards/armo/range", None, "[rewards.armo] range: missing"),
     ("rewards/armo/range", [1.0, 0.0], "[rewards.armo] range: "),
     ("rewards/armo/range", "0,1", "[rewards.armo] range: '0,1' is not a pair of numbers"),
-    ("rewards/armo/sensitivity", "certified", "[rewards.armo] sensitivity: 'certified' is not a table"),
+    ("rewards/armo/sensitivity", "certified", '[rewards.armo] sensitivity: neither "range" nor {'),
+    ("rewards/armo/sensitivity", 0.1, '[rewards.armo] sensitivity: neither "range" nor { certificate'),
     ("rewards/armo/sensitivity", {"declared": 0.1}, "[rewards.armo.sensitivity] reason: missing"),
     ("rewards/armo/sensitivity", {"declared": 0.1, "reason": " "}, "[rewards.armo] sensitivity: reason: is empty"),
-    ("rewards/armo/sensitivity", {"declared": -1, "reason": "r"}, "[rewards.armo] sensitivity: sensitivity: -1"),
+    ("rewards/armo/sensitivity", {"declared": -1, "reason": "r"}, "[rewards.armo] sensitivity: -1.0"),
     ("rewards/armo/sensitivity", {"declared": 0.1, "reason": "r", "x": 1}, "[rewards.armo.sensitivity] x: no such key"),
     ("rewards/armo/sensitivity", {"declared": 0.1, "reason": "r", "relation": "swap"}, "[rewards.armo.sensitivity] relation: 'swap'"),
     ("rewards/armo/sensitivity", {"certificate": "c.json", "x": 1}, "[rewards.armo.sensitivity] x: no such key"),
@@ -379,18 +382,18 @@ WRONG: list[tuple[str, Any, str]] = [
     ("models/aligned/account", "nosuch", "[models.aligned] account: there is no [accounts.nosuch]; known are prefs"),
     ("models/aligned/mechanism", None, "[models.aligned] mechanism: missing"),
     ("models/aligned/mechanism", "privbon", "[models.aligned] mechanism: 'privbon' is not a table"),
-    ("models/aligned/mechanism", {}, "[models.aligned] mechanism: "),
-    ("models/aligned/mechanism/kind", "nosuch", "[models.aligned] mechanism: mechanism: 'nosuch' is not one of"),
-    ("models/aligned/mechanism/kind", "bon", "[models.aligned] mechanism: --scale"),
-    ("models/aligned/mechanism", {"kind": "bon"}, "[models.aligned] mechanism: mechanism: it has no privacy guarantee"),
-    ("models/aligned/mechanism", {"kind": "itp-reuse"}, "[models.aligned] mechanism: mechanism: it has no privacy guarantee"),
-    ("models/aligned/mechanism/scale", None, "[models.aligned] mechanism: --scale: missing"),
-    ("models/aligned/mechanism/scale", -1, "[models.aligned] mechanism: "),
+    ("models/aligned/mechanism", {}, "[models.aligned.mechanism] kind: missing"),
+    ("models/aligned/mechanism/kind", "nosuch", "[models.aligned.mechanism] kind: 'nosuch' is not one of"),
+    ("models/aligned/mechanism/kind", "bon", "[models.aligned.mechanism] scale: bon adds no noise"),
+    ("models/aligned/mechanism", {"kind": "bon"}, "[models.aligned] mechanism: it has no privacy guarantee"),
+    ("models/aligned/mechanism", {"kind": "itp-reuse"}, "[models.aligned] mechanism: it has no privacy guarantee"),
+    ("models/aligned/mechanism/scale", None, "[models.aligned.mechanism] scale: missing, and it has no default; give it, or epsilon to"),
+    ("models/aligned/mechanism/scale", -1, "[models.aligned.mechanism] scale: -1.0 is not"),
     ("models/aligned/mechanism/scale", 1e-9, "[models.aligned] mechanism: "),  # costs more than any account can hold
-    ("models/aligned/mechanism/n", 0, "[models.aligned] mechanism: --n: 0 is not"),
-    ("models/aligned/mechanism/range", [0, 1], "[models.aligned] mechanism: 'range' does not belong here"),
-    ("models/aligned/mechanism/nosuch", 1, "[models.aligned] mechanism: nosuch: no such option"),
-    ("models/aligned/mechanism/seed", 1, "[models.aligned] mechanism: seed: no such option"),
+    ("models/aligned/mechanism/n", 0, "[models.aligned.mechanism] n: 0 is not"),
+    ("models/aligned/mechanism/range", [0, 1], "[models.aligned.mechanism] range: no such key here"),
+    ("models/aligned/mechanism/nosuch", 1, "[models.aligned.mechanism] nosuch: no such key here"),
+    ("models/aligned/mechanism/seed", 1, "[models.aligned.mechanism] seed: no such key here"),
     ("models/aligned/on_exhausted", "beg", "[models.aligned] on_exhausted: 'beg' is not one of refuse, base"),
     ("models/aligned/reuse_threshold", 1, "[models.aligned] reuse_threshold: 1 is not true or false"),
     ("models/aligned/chunk", 0, "[models.aligned] chunk: 0 is not"),
@@ -408,6 +411,53 @@ def test_every_error_names_file_table_key_value_and_remedy(tmp_path: Path, path:
     assert str(error.value).startswith(f"{file}: {expected}")
     assert "\n" not in str(error.value)
     assert len(str(error.value)) > len(f"{file}: {expected}") - 1
+    assert "--" not in str(error.value).removeprefix(str(file))  # a file has keys, no options
+
+
+VALUES = {"scale": 2.0, "epsilon": 0.5, "sigma_x": 0.5, "sigma_z": 0.5}
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind in MECHANISMS for key in VALUES if kind not in TAKERS[key]])
+def test_a_key_that_another_mechanism_takes_is_refused(tmp_path: Path, kind: str, key: str) -> None:
+    own = {"privbon": {"scale": 2.0}, "privbon-gaussian": {"scale": 2.0}, "privitp": {"sigma_x": 0.5, "sigma_z": 0.5}}.get(kind, {})
+    file = write(tmp_path, changed("models/aligned/mechanism", {"kind": kind, **own, key: VALUES[key]}))
+    with pytest.raises(InvalidInput) as error:
+        load(file)
+    assert str(error.value).startswith(f"{file}: [models.aligned.mechanism] {key}: ")
+    assert TAKERS[key][0] in str(error.value)
+
+
+@pytest.mark.parametrize(("value", "key"), [(0, "sigma_x"), (-1, "sigma_z"), (0, "beta"), (-0.5, "tail"), (10**7, "n"), (10**7, "n2")])
+def test_a_value_that_the_mechanism_refuses_is_named_by_its_key(tmp_path: Path, value: float, key: str) -> None:
+    table = {"kind": "privitp", "n": 2, "sigma_x": 0.5, "sigma_z": 0.5, key: value}
+    with pytest.raises(InvalidInput, match=rf"\[models.aligned.mechanism\] {key}: {value}"):
+        read(tmp_path, changed("models/aligned/mechanism", table))
+
+
+FOREIGN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("policies", {"kind": "openai", "base_url": "http://h/v1", "model": "m"}, {"slots": 2, "file": "f", "device": "cpu"}),
+    ("policies", {"kind": "llamacpp"}, {"base_url": "http://h", "file": "f", "device": "cpu", "retries": 2}),
+    ("policies", {"kind": "transformers", "model": "m"}, {"base_url": "http://h", "slots": 2, "file": "f"}),
+    ("policies", {"kind": "recorded", "file": "f"}, {"model": "m", "parameters": {}, "slots": 2}),
+    ("rewards", {"kind": "vllm-score", **SERVED}, {"label": 1, "template": "t", "certificate": "c", "members": ["m"], "device": "cpu"}),
+    ("rewards", {"kind": "sglang-classify", **SERVED, "template": "t", "label": 1}, {"activation": True, "output": "logits"}),
+    ("rewards", {"kind": "tei-rerank", **SERVED}, {"label": "l", "template": "t", "shards": {}}),
+    ("rewards", {"kind": "transformers", **SCORED}, {"base_url": "http://h", "api_key": "env:X", "concurrency": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "key", "value"),
+    [(kind, table, key, value) for kind, table, keys in FOREIGN for key, value in keys.items()],
+    ids=lambda part: part["kind"] if isinstance(part, dict) and "kind" in part else str(part),
+)
+def test_a_key_that_another_kind_of_back_end_takes_is_refused(
+    tmp_path: Path, kind: str, table: dict[str, Any], key: str, value: Any
+) -> None:
+    given = {**table, key: value}
+    document = with_policy(**given) if kind == "policies" else with_reward(**given)
+    with pytest.raises(InvalidInput, match=rf"\[{kind}.\w+\] {key}: no such key here; known are "):
+        read(tmp_path, document)
 
 
 @pytest.mark.parametrize(
@@ -427,12 +477,12 @@ def test_a_sensitivity_that_does_not_hold_for_the_account_is_found_before_any_qu
         read(tmp_path, document)
 
 
-def test_reuse_needs_a_threshold(tmp_path: Path) -> None:
-    document = read(tmp_path, changed("models/aligned/reuse_threshold", True))
-    ledger = document.ledger()
-    with pytest.raises(InvalidInput, match="reuse_threshold"):
-        document.serve(document.model(None), ledger)
-    ledger.close()
+@pytest.mark.parametrize("mechanism", [{"kind": "privbon", "scale": 2.0}, {"kind": "privbon-gaussian", "scale": 2.0}, {"kind": "base"}])
+def test_reuse_needs_a_threshold(tmp_path: Path, mechanism: dict[str, Any]) -> None:
+    document = changed("models/aligned/mechanism", mechanism)
+    document["models"]["aligned"]["reuse_threshold"] = True
+    with pytest.raises(InvalidInput, match=rf"\[models.aligned\] reuse_threshold: {mechanism['kind']} has no threshold; .* privitp"):
+        read(tmp_path, document)
 
 
 def test_a_member_named_twice_is_no_disjoint_ensemble(tmp_path: Path) -> None:
@@ -459,7 +509,7 @@ def test_what_only_building_can_find_is_named_too(tmp_path: Path, table: dict[st
 
 
 def test_a_reward_that_cannot_be_built_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"\[rewards.armo\]: base_url"):
+    with pytest.raises(InvalidInput, match=r"\[rewards.armo\] base_url: "):
         read(tmp_path, with_reward(kind="tei", **{**SERVED, "base_url": "nonsense"})).rewards["armo"].make()
     table = {"kind": "tei", **SERVED, "template": "nosuch.jinja"}
     with pytest.raises(InvalidFile, match=r"nosuch.jinja"):

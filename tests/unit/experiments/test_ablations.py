@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from privalign.errors import InvalidInput
-from privalign.experiments.ablations import AblationSettings, beta_ablation, noise_comparison, sigma_ablation
+from privalign.experiments.ablations import beta_ablation, noise_comparison, sigma_ablation
+from privalign.experiments.held_out import Splitting
 from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.studies import KINDS, Source, read_source, run_studies, run_study
@@ -20,7 +21,7 @@ from privalign.sensitivity import RewardRange, Sensitivity
 
 UNIT = RewardRange(0.0, 1.0)
 WHOLE = Sensitivity.of_range(UNIT)
-QUICK = AblationSettings(replicates=10)
+QUICK = Splitting(replicates=10)
 
 
 def scored(prompts: int = 20, candidates: int = 24) -> ScoredPrompts:
@@ -45,7 +46,7 @@ def test_sigma() -> None:
     privbon = [row for row in study.rows if row["mechanism"] == "privbon"]
     assert privbon[0]["proxy_mean"] > privbon[1]["proxy_mean"] > privbon[2]["proxy_mean"]
     assert privbon[0]["epsilon"] > privbon[1]["epsilon"] > privbon[2]["epsilon"]
-    assert "not settings of a private release" in study.settings["selected_on_rewards"]
+    assert "not settings of a private release" in study.settings["chosen_on_rewards"]
 
 
 def test_beta() -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from privalign.acceptance import acceptance_ratios, kappas, log_accept, threshold_grid
 from privalign.experiments import expectations, kernels
 from privalign.experiments.expectations import sequential_law, threshold_law
-from privalign.experiments.outcomes import _interpolation, nodes_needed
+from privalign.experiments.outcomes import _smoothing, _to_sums, nodes_needed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.normaliser import normaliser
@@ -81,6 +82,44 @@ def test_noisy_best_of_n_is_exact_with_replacement(n: int, scale: float) -> None
         assert computed == pytest.approx(enumerated(law, n, with_replacement), rel=1e-9, abs=1e-10)
 
 
+@pytest.mark.parametrize("gumbel", [True, False])
+def test_the_series_of_the_noise_are_its_density_and_survival_function(gumbel: bool) -> None:
+    step, below, series = (0.375, 4.0, kernels._GUMBEL_SERIES) if gumbel else (0.1, 8.5, kernels._NORMAL_SERIES)
+    places = np.linspace(0, 1, 101)
+    x = (np.arange(series.shape[2]) - math.ceil(below / step) - places[:, None]) * step
+    exact = (np.exp(-x - np.exp(-x)), -np.expm1(-np.exp(-x))) if gumbel else (norm.pdf(x), norm.sf(x))
+    for row, law in zip(np.polynomial.chebyshev.chebvander(2 * places - 1, series.shape[1] - 1) @ series, exact, strict=True):
+        assert np.abs(row - law).max() < 1e-14
+        assert np.abs(row / law - 1)[x > 0].max() < 1e-13
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_moments_are_sums_of_chebyshev_polynomials(size: int) -> None:
+    rng = np.random.default_rng(size)
+    x, worth, moments = rng.uniform(-1, 1, size), rng.random((size, 4)), np.full((30, 5), np.nan)
+    kernels._moments(x, worth, moments)
+    polynomials = np.polynomial.chebyshev.chebvander(x, 29)
+    assert moments == pytest.approx(np.concatenate([polynomials.T @ worth, polynomials.sum(axis=0)[:, None]], axis=1), abs=1e-13)
+
+
+@pytest.mark.parametrize("sigma_z", [0.005, 0.02, 0.25, 10.0])
+@pytest.mark.parametrize("edge", [True, False])
+def test_acceptance_from_moments_is_the_sum_over_candidates(sigma_z: float, edge: bool) -> None:
+    """Also where all rewards crowd at the end of the range, where the recurrence of the polynomials is least stable."""
+    rng = np.random.default_rng(0)
+    q, worth = (1 - 1e-3 * rng.random(300) if edge else rng.random(300)), rng.random((300, 4))
+    q.sort()
+    points, ceiling = np.linspace(-0.05, 0.95, 50), 1 + 4 * sigma_z
+    to_sums = _to_sums((*points, ceiling), sigma_z, 1.0, 10_000)
+    moments, direct = np.empty((to_sums.shape[1], 5)), np.empty((51, 5))
+    kernels._moments(2 * q - 1, worth, moments)
+    for row, x in zip(direct, (*points, ceiling), strict=True):
+        kernels._ramp_sums(q, worth, x, sigma_z, row)
+    unit = (sigma_z / (ceiling - points))[:, None]
+    accept, exact = (unit * (sums[:-1] - sums[-1]) for sums in (to_sums @ moments / 300, direct))
+    assert accept == pytest.approx(exact, abs=1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 20), min_size=1, max_size=30),
@@ -128,15 +167,15 @@ def test_privitp_given_its_thresholds_is_exact(sigma_x: float, sigma_z: float) -
     rule = PrivITP(2, 2, 0.1, sigma_x, sigma_z, 3.0)
     q, payoffs, means = pool()
     grid = threshold_grid(rule.beta, 1.0)
-    parts = _interpolation(rule.beta, sigma_x, sigma_z, 1.0, 2)
+    points, *parts = _smoothing(rule.beta, sigma_x, sigma_z, 1.0, 2)
     prices, exact_prices = (
         np.stack([price(points, 1.0, sigma_z, rule.tail, 0.4) for price in (kappas, acceptance_ratios)], axis=1)
-        for points in (parts[1], grid)
+        for points in (points, grid)
     )
-    lambdas = thresholds(2, rule.beta)
+    lambdas, ceiling = thresholds(2, rule.beta), 1.0 + 3.0 * sigma_z
     computed = kernels.privitp_with(
-        OFFSETS, q, payoffs, means, lambdas, np.array([2]), np.array([1.0 + 3.0 * sigma_z]), sigma_x, sigma_z,
-        *parts, prices[None],
+        OFFSETS, q, payoffs, means, lambdas, np.array([2]), np.array([ceiling]), sigma_x, sigma_z, 1.0,
+        points, _to_sums((*points, ceiling), sigma_z, 1.0, points.size), *parts, prices[None],
     )[0, 0]  # fmt: skip
 
     weights = np.mean([threshold_law(threshold, sigma_x, rule.beta, 1.0) for threshold in lambdas[0, 0]], axis=0)
@@ -154,9 +193,10 @@ def test_privitp_given_its_thresholds_is_exact(sigma_x: float, sigma_z: float) -
 def test_privitp_agrees_with_the_law_of_the_mechanism_over_all_draws() -> None:
     rule = PrivITP(1, 1, 0.1, 0.3, 0.2, 3.0)
     q, payoffs, means = pool()
-    parts = _interpolation(0.1, 0.3, 0.2, 1.0, 1)
+    points, *parts = _smoothing(0.1, 0.3, 0.2, 1.0, 1)
     computed = kernels.privitp_with(
-        OFFSETS, q, payoffs, means, thresholds(1, 0.1), np.array([1]), np.array([1.6]), 0.3, 0.2, *parts, np.zeros((1, parts[1].size, 2))
+        OFFSETS, q, payoffs, means, thresholds(1, 0.1), np.array([1]), np.array([1.6]), 0.3, 0.2, 1.0,
+        points, _to_sums((*points, 1.6), 0.2, 1.0, points.size), *parts, np.zeros((1, points.size, 2)),
     )[0, 0]  # fmt: skip
     assert computed[:4] == pytest.approx(enumerated(lambda r: expectations.privitp(rule, r, 1.0), 3, with_replacement), abs=1e-10)
 
@@ -169,14 +209,16 @@ def test_interpolation_gives_what_all_1024_thresholds_give(sigma_x: float, sigma
     q, payoffs, means = pool()
     grid, tail = threshold_grid(0.05, 1.0), 4.0
     lambdas = np.linspace(-0.05, 0.95, 7)[None, None]
-    parts = _interpolation(0.05, sigma_x, sigma_z, 1.0, cap)
-    everywhere = (grid, grid, np.empty((0, 0)), np.empty(0), np.empty(0), np.empty((0, 0)))  # no interpolation at all
+    points, *parts = _smoothing(0.05, sigma_x, sigma_z, 1.0, cap)
+    to_sums = _to_sums((*points, 1 + tail * sigma_z), sigma_z, 1.0, points.size)
+    everywhere = (grid, np.empty((0, 0)), np.empty(0), np.empty(0), np.empty((0, 0)))  # no interpolation at all
     results = []
-    for nodes in (parts, everywhere):
-        prices = np.stack([price(nodes[1], 1.0, sigma_z, tail, 0.3) for price in (kappas, acceptance_ratios)], axis=1)[None]
-        arguments = (lambdas, np.array([cap]), np.array([1 + tail * sigma_z]), sigma_x, sigma_z, *nodes, prices)
+    for means_of_averaging in ((points, to_sums, *parts), everywhere):
+        prices = np.stack([price(means_of_averaging[0], 1.0, sigma_z, tail, 0.3) for price in (kappas, acceptance_ratios)], axis=1)[None]
+        arguments = (lambdas, np.array([cap]), np.array([1 + tail * sigma_z]), sigma_x, sigma_z, 1.0, *means_of_averaging, prices)
         results.append(kernels.privitp_with(OFFSETS, q, payoffs, means, *arguments)[0, 0])
-    assert parts[0].size == min(nodes_needed(1.0, sigma_z), parts[1].size)
+    count = nodes_needed(1.0, sigma_z)
+    assert to_sums.shape == ((points.size + 1, count) if count < points.size else (0, 0))
     assert results[0][: kernels.FALLBACK + 1] == pytest.approx(results[1][: kernels.FALLBACK + 1], abs=1e-9)
     assert results[0][kernels.HALTING :] == pytest.approx(results[1][kernels.HALTING :], rel=1e-7, abs=1e-12)
 

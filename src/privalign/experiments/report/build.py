@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from privalign.errors import InvalidFile, InvalidInput
-from privalign.experiments.report import figures, page, tables
+from privalign.experiments.report import figures, page, tables, wording
+from privalign.experiments.runs import STUDIES, stale
 from privalign.experiments.study import NOTICE, Study, read_study
 
 Progress = Callable[[int, int], None]
 
 PAGE: Final = "report.html"
-STUDIES: Final = "studies"  # the folder of a run that holds them
 FILES: Final = "files.json"  # what the last report in a folder consists of, so that the next one leaves nothing of it behind
 
 
@@ -30,7 +30,8 @@ def _silent(done: int, total: int) -> None:
 def read_studies(paths: Sequence[Path]) -> list[Study]:
     """The studies of files and of folders (all JSON files below one that hold a study), in the order given, files of a folder by name.
 
-    Where several have one title, each also gets the part of its file's name that tells them apart.
+    Stale studies of a folder's runs are left out. Where several have one title, each also gets the part of its file's name that
+    tells them apart.
 
     Raises:
         InvalidFile: a file is no study, or a folder has none.
@@ -38,7 +39,9 @@ def read_studies(paths: Sequence[Path]) -> list[Study]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found = [file for file in sorted(path.rglob("*.json")) if _is_study(file)]
+            documents = _documents(path)
+            left_out = set(stale(documents))
+            found = [file for file in documents if file not in left_out]
             if not found:
                 raise InvalidFile(
                     str(path), None, "no study's document in this folder; run `privalign evaluate` or `privalign study` into it first"
@@ -50,6 +53,15 @@ def read_studies(paths: Sequence[Path]) -> list[Study]:
     return [
         _told_apart(file, study, [other for other, its in studies.items() if its.title == study.title]) for file, study in studies.items()
     ]
+
+
+def stale_studies(paths: Sequence[Path]) -> list[Path]:
+    """What `read_studies` leaves out of the folders among the paths: studies that are no longer part of their run."""
+    return [file for path in paths if path.is_dir() for file in stale(_documents(path)) if file not in paths]
+
+
+def _documents(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*.json")) if _is_study(file)]
 
 
 def _told_apart(file: Path, study: Study, same: Sequence[Path]) -> Study:
@@ -74,7 +86,8 @@ def report_files(studies: Sequence[Study], progress: Progress = _silent) -> Iter
     for number, study in enumerate(studies, start=1):
         progress(number - 1, steps)
         notice, name = notice_of(study), f"{number:02d}-{_slug(study.kind)}"
-        drawn = list(figures.drawings(study, name, notice))
+        full = "; ".join(filter(None, (notice, wording.terms(study.settings))))
+        drawn = list(figures.drawings(study, name, full))
         table, summary = tables.table_of(study, name), tables.by_mechanism(study, f"{name}-by-mechanism")
         yield from _table_files(table, notice)
         yield f"{name}.csv", tables.to_csv(study, notice).encode()
@@ -83,7 +96,7 @@ def report_files(studies: Sequence[Study], progress: Progress = _silent) -> Iter
         for drawing in drawn:
             yield from _figure_files(drawing)
         settings = json.dumps({"settings": dict(study.settings), "seconds": study.seconds}, indent=1, ensure_ascii=False)
-        sections.append(page.Section(study.title, study.kind, notice, table, summary, tuple(drawn), settings))
+        sections.append(page.Section(study.title, study.kind, full, table, summary, tuple(drawn), settings))
     progress(len(studies), steps)
     compared = [study for study in studies if study.kind == "comparison" and figures.can_compare(study)]
     headline = tables.headline(compared, "00-headline")

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from privalign.experiments.report import style, wording
-from privalign.experiments.report.lines import Axis, Line, Panel, Point, described, facets, lines
+from privalign.experiments.report.lines import Axis, Line, Panel, Point, described, facets, lines, off_axes
 from privalign.experiments.report.plans import LIFT, PLANS, PROXY
 from privalign.experiments.study import Study
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SIZE: Final = (4.4, 3.6)  # inches: text stays readable when a telephone shows the figure at its full width
 MOST_TICKS: Final = 7
+EQUALS: Final = "\u00a0=\u00a0"  # a line does not break there
 WIDE: Final = 8  # the largest height over the smallest from which on a logarithmic scale helps
 
 
@@ -42,12 +43,17 @@ class Drawing:
 def drawings(study: Study, prefix: str, notice: str) -> Iterator[Drawing]:
     """The figures of one study, as far as its rows hold what they show."""
     for panel in PLANS.get(study.kind, ()):
+        if not panel.only(study.settings):
+            continue
         parts = facets(panel, study.rows)
         for number, (part, rows) in enumerate(parts, start=1):
             drawn = lines(panel, rows)
             if drawn:
                 name = f"{prefix}-{panel.name}" + (f"-{number}" if len(parts) > 1 else "")
-                yield _single(panel, drawn, name, f"{panel.title}: {part}" if part else panel.title, notice)
+                title = f"{panel.title}: {part.replace(' = ', EQUALS)}" if part else panel.title
+                missing = off_axes(panel, rows)
+                notes = [panel.note, f"{missing} rows off the axes are not drawn" if missing else ""]
+                yield _single(panel, drawn, name, title, notice, notes)
 
 
 def can_compare(study: Study) -> bool:
@@ -79,11 +85,12 @@ def comparison_grid(studies: Sequence[Study], name: str, notice: str) -> Drawing
     return Drawing(name, title, LIFT.error_note, description, png, svg)
 
 
-def _single(panel: Panel, drawn: Sequence[Line], name: str, title: str, notice: str) -> Drawing:
+def _single(panel: Panel, drawn: Sequence[Line], name: str, title: str, notice: str, more: Sequence[str]) -> Drawing:
     points = [point for line in drawn for point in line.points]
     notes = [panel.error_note] if panel.error_note and any(point.error is not None for point in points) else []
     if panel.ringed and any(point.ringed for point in points):
         notes.append(panel.ringed[1])
+    notes += filter(None, more)
     description = described(panel, drawn)
     with style.styled():  # says what is missing, so before the import
         from matplotlib.figure import Figure
@@ -145,7 +152,7 @@ def _draw_line(axes: Axes, points: Sequence[Point], look: style.Look) -> None:
         )
     rings = [point for point in points if point.ringed]
     across, up = [point.x for point in rings], [point.y for point in rings]
-    axes.scatter(across, up, s=95, facecolors="none", edgecolors=style.INK, linewidths=1.0, zorder=3)
+    axes.scatter(across, up, s=95, facecolors="none", edgecolors=style.INK, linewidths=1.0, zorder=3, clip_on=False)
 
 
 def _scale(axes: Axes, scale: Axis, values: list[float], ticked: bool) -> None:
@@ -163,6 +170,8 @@ def _scale(axes: Axes, scale: Axis, values: list[float], ticked: bool) -> None:
     for value in values[1:]:
         if math.log(value / chosen[-1]) >= apart:
             chosen.append(value)
+        elif value == values[-1] and len(chosen) > 1:  # both ends are named
+            chosen[-1] = value
     axes.set_xticks(chosen, [wording.number(value) for value in chosen])
     axes.xaxis.set_minor_locator(NullLocator())
 

@@ -31,12 +31,14 @@ class Axis:
     Args:
         key: where its numbers are. label: what it is called.
         log: the base, where it is logarithmic. zero: whether 0 has a place on it all the same, for counts: linear up to 1.
+        most: the largest number that has a place on it.
     """
 
     key: str
     label: str
     log: int | None = None
     zero: bool = False
+    most: float = LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Panel:
     """One pair of axes.
 
     Args:
-        name: its part of the file's name. title: what it shows.
+        name: its part of the file's name. title: what it shows. note: what is said below it.
         error: key of the half-length of the error bars. error_note: what they are.
         by: the keys that name a line, its look first.
         wide: the columns that are lines, for tables without such keys.
@@ -66,6 +68,7 @@ class Panel:
             single row: it does not depend on x.
         joined: whether the points of a line are joined; if not, nothing but `by` tells them apart.
         guide: "zero": y = 0 is drawn (the base policy of a lift); "diagonal": y = x is.
+        only: whether it is drawn, by the study's settings.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Panel:
     levels: bool = False
     joined: bool = True
     guide: Literal["zero", "diagonal"] | None = None
+    note: str = ""
+    only: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,13 @@ def lines(panel: Panel, rows: Sequence[Row]) -> list[Line]:
     return result
 
 
+def off_axes(panel: Panel, rows: Sequence[Row]) -> int:
+    """How many rows have numbers for both axes and no place on them."""
+    rows = _long(panel, rows)
+    numbers = (row for row in rows if finite(row.get(panel.x.key)) is not None and finite(row.get(panel.y.key)) is not None)
+    return sum(_point(panel, row, _is_level(panel, row, rows)) is None for row in numbers)
+
+
 def described(panel: Panel, drawn: Sequence[Line]) -> str:
     """The panel in words, for those who cannot see it."""
 
@@ -195,7 +207,7 @@ def _point(panel: Panel, row: Row, is_level: bool) -> Point | None:
 
 def _drawable(axis: Axis, value: float | None) -> float | None:
     """The value, or None where it has no place on the axis."""
-    if value is None or abs(value) > LARGEST or (axis.log and value < (0 if axis.zero else 1 / LARGEST)):
+    if value is None or abs(value) > LARGEST or value > axis.most or (axis.log and value < (0 if axis.zero else 1 / LARGEST)):
         return None
     return value
 

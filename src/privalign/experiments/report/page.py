@@ -15,7 +15,11 @@ from privalign.experiments.report.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One study on the page; `summary`: its table in short, if it has one; `settings`: text as it is shown."""
+    """One study on the page.
+
+    Args:
+        notice: with what its numbers rest on. summary: its table in short, if it has one. settings: text as it is shown.
+    """
 
     title: str
     kind: str

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from privalign.experiments.report.lines import SERIES, Axis, Panel, Row, Wide, finite
 
 _OVER_PROMPTS: Final = "error bars: ± 1 standard error over prompts"
 _N: Final = Axis("n", "candidates n", log=2)
+
+
+def _same_units(settings: Mapping[str, Any]) -> bool:
+    """Whether rewards may be taken from gold, which is of [0, 1]: no z-scores, no other range."""
+    return settings.get("protocol") != "authors" and settings.get("range", [0, 1]) == [0, 1]
 
 
 def _gap(row: Row) -> float | None:
@@ -59,7 +64,12 @@ def _ablation(x: Axis) -> tuple[Panel, ...]:
 
 
 PLANS: Final[Mapping[str, tuple[Panel, ...]]] = {
-    "comparison": (LIFT, PROXY, Panel("gap", "Hacking gap", _N, Axis("gap", "mean proxy − mean true reward"), read=_gap), _WIN_RATES[0]),
+    "comparison": (
+        LIFT,
+        PROXY,
+        Panel("gap", "Hacking gap", _N, Axis("gap", "mean proxy − mean true reward"), read=_gap, only=_same_units),
+        _WIN_RATES[0],
+    ),
     "win-rate": _WIN_RATES,
     "win-rate-limits": _WIN_RATES,
     "composition": (
@@ -80,7 +90,8 @@ PLANS: Final[Mapping[str, tuple[Panel, ...]]] = {
             "budget",
             "Budget of one query",
             Axis("sigma_over_range", "noise σ / R", log=10),
-            Axis("epsilon", "ε", log=10),
+            Axis("epsilon", "ε of one query", log=10),
+            note="published: the paper's formulas, which are not always bounds",
             wide=(
                 Wide("privbon_published", "privbon", "published"),
                 Wide("privbon_exact", "privbon", "charged"),
@@ -151,7 +162,7 @@ PLANS: Final[Mapping[str, tuple[Panel, ...]]] = {
         Panel(
             "regret",
             "Regret beside its bound",
-            Axis("bound", "bound", log=10),
+            Axis("bound", "bound", log=10, most=10.0),
             Axis("regret", "regret", log=10),
             "regret_se",
             "error bars: ± 1 standard error over pools",
@@ -159,6 +170,7 @@ PLANS: Final[Mapping[str, tuple[Panel, ...]]] = {
             apart=("model",),
             joined=False,
             guide="diagonal",
+            note="rewards are of [0, 1]: a larger bound says nothing",
         ),
     ),
 }

@@ -45,7 +45,7 @@ def table_of(study: Study, name: str) -> Table:
         for key in shown
     )
     cells = tuple(tuple(_cell(row, key, errors.get(key)) for key in shown) for row in study.rows)
-    return Table(name, study.title, columns, cells)
+    return Table(name, _caption(study), columns, cells)
 
 
 def headline(studies: Sequence[Study], name: str) -> Table | None:
@@ -72,6 +72,8 @@ def headline(studies: Sequence[Study], name: str) -> Table | None:
         lifts = [_cell(rows.get(mechanism, {}), "lift_pp", "lift_se_pp") for mechanism in mechanisms]
         cells.append((title, wording.number(int(n)), *lifts, *([_share(rows)] if skyline else [])))
     caption = "Lift in true reward over the base policy at the largest n (percentage points, mean ± standard error over prompts)"
+    if skyline:
+        caption += "; the share is without its error, which needs pairs of prompts: see study matched"
     return Table(name, caption, tuple(columns), tuple(cells))
 
 
@@ -91,7 +93,7 @@ def by_mechanism(study: Study, name: str) -> Table | None:
     columns = (Column("n", True), *(Column(style.name(mechanism), True) for mechanism in mechanisms))
     sizes = sorted({n for mechanism, n in cells if mechanism in mechanisms})
     body = tuple((wording.number(n), *(cells.get((mechanism, n), wording.NONE) for mechanism in mechanisms)) for n in sizes)
-    return Table(name, f"{study.title}: {what}", columns, body)
+    return Table(name, f"{_caption(study)}: {what}", columns, body)
 
 
 _BY_MECHANISM: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -104,6 +106,12 @@ def _mechanisms(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The mechanisms of rows in the order of the paper, then the others; the base policy, which everything is compared with, left out."""
     present = {str(row.get("mechanism")) for row in rows} - {BASE}
     return [mechanism for mechanism in style.NAMES if mechanism in present] + sorted(present - set(style.NAMES))
+
+
+def _caption(study: Study) -> str:
+    """The study's title, and what its numbers rest on."""
+    rests_on = wording.terms(study.settings)
+    return f"{study.title} ({rests_on})" if rests_on else study.title
 
 
 def keys_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -60,6 +60,30 @@ def is_bound(key: str) -> bool:
     return not _BOUNDS.isdisjoint(key.split("_")) and not key.endswith(("_se", "_sd"))
 
 
+def terms(settings: Mapping[str, Any]) -> str:
+    """What the numbers of a study rest on, in words: protocol, draws, units, prompts, Δ and δ; empty where its settings say none."""
+    protocol, scale = settings.get("protocol"), settings.get("range")
+    found = [f"protocol {protocol}"] if isinstance(protocol, str) else []
+    if settings.get("draw") in ("with", "without"):
+        found.append(f"draws {settings['draw']} replacement")
+    if protocol == "authors":
+        found.append("rewards and σ as z-scores")
+    elif isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)):
+        found.append(f"rewards clipped to {number(scale[0])} … {number(scale[1])}, σ and β in their units")
+    prompts = settings.get("prompts_reporting", settings.get("prompts"))
+    if _is_number(prompts):
+        found.append(f"{number(prompts)} prompts" + (" that nothing was chosen on" if "prompts_reporting" in settings else ""))
+    if _is_number(settings.get("sensitivity")):
+        found.append(f"Δ = {number(settings['sensitivity'], 'delta')} ({settings.get('sensitivity_source')})")
+        if _is_number(settings.get("delta")) and "total_delta" not in settings:  # else each row says its own
+            found.append(f"δ = {number(settings['delta'], 'delta')}")
+    return "; ".join(found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def number(value: float, key: str = "") -> str:
     """A number with four significant digits; a privacy loss rounded up."""
     if not math.isfinite(value):

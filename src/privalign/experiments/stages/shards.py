@@ -2,7 +2,7 @@
 
 `manifest.json` holds every setting, and the versions of each session that worked on the folder. A shard is there or not: it is
 written beside its place and renamed. A stage that is started again keeps the shards that are there and makes the others;
-started with other settings it is refused.
+started with other settings it is refused. Settings bind from the first finished shard on: a folder without one is begun anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIBRARIES = ("numpy", "pyarrow", "datasets", "math-verify", "sympy", "torch", "t
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """A folder of shards, complete or not. `id` is drawn when the folder is made: equal ids mean the same data."""
+    """A folder of shards, complete or not. `id` is drawn when the folder is begun: equal ids mean the same data."""
 
     path: Path
     id: str
@@ -133,7 +133,7 @@ def working_on(
         settings: everything that the rows depend on. session: what else to note down (engine, workers).
 
     Raises:
-        InvalidInput: it was started with other settings (both values are named), it holds something else, or it is in use.
+        InvalidInput: it has shards of other settings (both values are named), it holds something else, or it is in use.
         MissingDependency: pyarrow is not installed.
     """
     _parquet()  # without it hours of drawing could not be written
@@ -145,13 +145,16 @@ def working_on(
     with _locked(path):
         for rest in path.glob(".*.tmp"):  # of a process that was killed
             rest.unlink()
-        if (path / MANIFEST).exists():
-            manifest = _manifest(path)
-            _refuse_other(path, manifest, wanted)
-        elif next(path.glob("part-*.parquet"), None) is not None:
+        begun, has_shards = (path / MANIFEST).exists(), next(path.glob("part-*.parquet"), None) is not None
+        if has_shards and not begun:
             raise InvalidInput("--out", f"{path} holds shards but no {MANIFEST}; give another folder")
-        else:
-            manifest = wanted | {"id": secrets.token_hex(16), "sessions": []}
+        manifest = wanted | {"id": secrets.token_hex(16), "sessions": []}
+        if begun:
+            there = _manifest(path)
+            Shards._of(path, there)  # somebody else's manifest.json is not overwritten
+            if has_shards:
+                manifest = there
+                _refuse_other(path, manifest, wanted)
         folder = Shards._of(path, manifest)
         if folder.missing():
             now = datetime.now(UTC).isoformat(timespec="seconds")

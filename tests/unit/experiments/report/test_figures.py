@@ -89,6 +89,23 @@ def test_rings_levels_theory_and_the_diagonal() -> None:
     (drawn,) = figures.drawings(Study("regret", "T", {}, regret, 1.0), "x", NOTICE)
     assert "regret = bound" in drawn.svg
     assert "not met" in drawn.caption
+    assert "1 rows off the axes are not drawn" in drawn.caption  # a bound of 1e16 would press all others together
+
+
+@pytest.mark.parametrize("settings", [{"protocol": "authors"}, {"range": [-0.25, 0.36]}])
+def test_no_gap_between_numbers_of_different_units(settings: dict[str, Any]) -> None:
+    for range_ in ([0, 1], [0.0, 1.0]):
+        study = Study("comparison", "T", {"range": range_, **settings}, rows(), 1.0)
+        assert "x-gap" not in [drawing.name for drawing in figures.drawings(study, "x", NOTICE)]
+    study = Study("comparison", "T", {"protocol": "faithful", "range": [0.0, 1.0]}, rows(), 1.0)
+    assert "x-gap" in [drawing.name for drawing in figures.drawings(study, "x", NOTICE)]
+
+
+def test_both_ends_of_a_logarithmic_axis_are_named() -> None:
+    ablation = [{"mechanism": "privbon", "sigma": s, "lift_pp": 1.0} for s in (1.0, 5.0, 8.0, 10.0)]
+    (lift,) = figures.drawings(Study("ablation-sigma", "T", {}, ablation, 1.0), "x", NOTICE)
+    ticks = lift.svg.split('id="matplotlib.axis_2"')[0]
+    assert [value for value in (1, 5, 8, 10) if f"<!-- {value} -->" in ticks] == [1, 5, 10]
 
 
 def test_the_notice_is_on_every_figure() -> None:
@@ -98,7 +115,7 @@ def test_the_notice_is_on_every_figure() -> None:
 
 
 def test_extremes_are_drawn_or_left_out() -> None:
-    extremes = (1e199, -1e199, 1e308, 1e-320, 0.0, 10.0**300)
+    extremes = (1e199, -1e199, 1e308, 1e-320, 1e-199, 0.0, 10.0**300)
     regret = [{"mechanism": "privbon", "bound": value, "regret": value, "regret_se": value} for value in extremes]
     (drawn,) = figures.drawings(Study("regret", "T", {}, regret, 1.0), "x", NOTICE)
     assert drawn.png.startswith(PNG)

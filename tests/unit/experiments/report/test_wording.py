@@ -67,3 +67,20 @@ def test_cells() -> None:
     assert wording.cell("selected", True) == "yes"
     assert wording.cell("order", None) == "–"
     assert wording.cell("range", [0, 1]) == "[0, 1]"
+
+
+def test_the_terms_of_a_study_are_said_and_rounded_safely() -> None:
+    settings = {"protocol": "faithful", "draw": "with", "range": [-0.25, 0.36], "prompts": 200, "sensitivity": 0.0060001, "delta": 1e-6}
+    said = wording.terms(settings | {"sensitivity_source": "declared"})
+    assert said == (
+        "protocol faithful; draws with replacement; rewards clipped to −0.25 … 0.36, σ and β in their units; 200 prompts; "
+        "Δ = 0.006001 (declared); δ = 1e-6"
+    )
+    assert wording.terms({"protocol": "authors", "range": [0, 1]}) == "protocol authors; rewards and σ as z-scores"
+    assert "δ" not in wording.terms({"sensitivity": 1.0, "delta": 1e-6, "total_delta": 1e-5})
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, [1], [1, "x"], True])
+def test_settings_of_any_kind_are_no_error(value: object) -> None:
+    keys = ("protocol", "draw", "range", "prompts", "sensitivity", "delta")
+    assert isinstance(wording.terms(dict.fromkeys(keys, value)), str)

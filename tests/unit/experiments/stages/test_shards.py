@@ -64,6 +64,26 @@ def test_another_setting_is_refused_naming_both_values(tmp_path: Path, change: d
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("change", [{"n": 5}, {"seed": 1}, {"shards": 3}, {"policy": {"kind": "openai"}}])
+def test_a_folder_without_a_finished_shard_is_begun_anew(tmp_path: Path, change: dict[str, Any]) -> None:
+    first = work(tmp_path, n=4)
+    wanted = {"n": 4, **change}
+    again = work(tmp_path, (0,), **wanted)
+    assert again.id != first.id  # other data
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    assert manifest["settings"] == {name: value for name, value in wanted.items() if name != "shards"}
+    assert (manifest["id"], manifest["shards"], len(manifest["sessions"])) == (again.id, again.shards, 1)
+    with pytest.raises(InvalidInput, match="here, "):
+        work(tmp_path, n=4)
+
+
+def test_somebody_elses_manifest_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"name": "a web page"}')
+    with pytest.raises(InvalidFile, match=MANIFEST):
+        work(tmp_path)
+    assert json.loads((tmp_path / MANIFEST).read_text()) == {"name": "a web page"}
+
+
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     with (
         working_on(tmp_path, "score", {}, prompts=1, shards=1, session={}),
