@@ -23,11 +23,12 @@ class PrivalignError(Exception):
 
 
 class InvalidInput(PrivalignError, ValueError):
-    """A setting is outside its range. `field` names it as the user wrote it."""
+    """A setting is outside its range. `field` names it as the user wrote it; `message` says what is wrong with it."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
+        self.message = message
 
 
 class InvalidFile(InvalidInput):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -64,17 +64,17 @@ def spelled(spelling: Callable[[str], str]) -> Iterator[None]:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
-    """What mechanisms and accounting find wrong with a setting is told as the user wrote its name."""
+def named(names: Collection[str] = (*MECHANISM_SETTINGS, "range", "sensitivity")) -> Iterator[None]:
+    """What is found wrong with one of these settings, further down, is told as the user wrote its name."""
     try:
         yield
     except InvalidFile:
         raise
     except InvalidInput as error:
         name = error.field.replace("-", "_")
-        if name not in {*MECHANISM_SETTINGS, "range", "sensitivity"}:
+        if name not in names:
             raise
-        raise InvalidInput(option(name), str(error).removeprefix(f"{error.field}: ")) from None
+        raise InvalidInput(option(name), error.message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Settings:
             "mechanism", f"{self.mechanism} adds no noise and has no privacy to calibrate; choose privbon, privbon-gaussian or privitp"
         )
 
-    @_named()
+    @named()
     def build(self) -> Mechanism:
         """The mechanism with the noise that was given, or calibrated to `epsilon` where that was given instead.
 
@@ -151,7 +151,7 @@ class Settings:
         assert self.scale is not None
         return self.with_noise(self.scale)
 
-    @_named()
+    @named()
     def calibrated(self, epsilon: float) -> float:
         """The least noise scale at which one query costs at most `epsilon`."""
         from privalign.accounting.calibration import calibrate
@@ -275,7 +275,7 @@ def _float(given: Mapping[str, Any], name: str) -> float | None:
     return float(given[name]) if name in given else None
 
 
-@_named()
+@named()
 def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
     from privalign.sensitivity import RewardRange, Sensitivity, load_certificate
 

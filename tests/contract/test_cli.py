@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -436,6 +437,44 @@ def test_no_output_takes_the_place_of_a_ledger(arguments: list[object]) -> None:
     before = Path("privalign.db").read_bytes()
     assert f"{arguments[-1]}: privalign.db is a database" in one_line([*arguments, "privalign.db"], 2)
     assert Path("privalign.db").read_bytes() == before
+
+
+OUTPUTS = [
+    ["select", "pool.jsonl", "--mechanism", "privbon", "--n", 4, "--scale", 1, "--range", "0,1", "--out"],
+    ["evaluate", "pool.jsonl", "--mechanisms", "bon", "--n-grid", 2, "--range", "0,1", "--out"],
+    ["study", "budget", "pool.jsonl", "--range", "0,1", "--n", 4, "--simulated", 5, "--out"],
+    ["simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out"],
+    ["account", "export", "prefs", "--out"],
+    ["reward", "fit", "prefs.jsonl", "--lambda", 9, "--workers", 1, "--out"],
+    ["report", "study.json", "--out"],
+    ["demo", "--out"],
+    ["init"],
+]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes and terminals with names")
+@pytest.mark.parametrize("device", ["pipe", "terminal"])
+@pytest.mark.parametrize("arguments", OUTPUTS, ids=lambda arguments: " ".join(map(str, arguments[:2])))
+def test_no_output_takes_the_place_of_a_device(arguments: list[object], device: str) -> None:
+    run("simulate", "--model", "gaussian", "--prompts", 2, "--candidates", 4, "--out", "pool.jsonl")
+    run("account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6)
+    run("evaluate", "pool.jsonl", "--mechanisms", "bon", "--n-grid", 2, "--range", "0,1", "--out", "study.json")
+    Path("prefs.jsonl").write_text('{"prompt": "p", "chosen": "c", "rejected": "r"}\n')
+    master, terminal = os.openpty()
+    try:
+        if device == "pipe":
+            os.mkfifo("device.json", 0o640)
+        else:
+            Path("device.json").symlink_to(os.ttyname(terminal))
+        before = Path("device.json").lstat(), Path("device.json").stat(), sorted(Path().iterdir())
+        one_line([*arguments, "device.json"], 2)
+        after = Path("device.json").lstat(), Path("device.json").stat(), sorted(Path().iterdir())
+        for was, now in zip(before[:2], after[:2], strict=True):
+            assert (was.st_ino, was.st_mode, was.st_uid) == (now.st_ino, now.st_mode, now.st_uid)
+        assert set(after[2]) - set(before[2]) <= {Path("secret")}
+    finally:
+        os.close(master)
+        os.close(terminal)
 
 
 # Values that nobody would type

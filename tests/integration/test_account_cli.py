@@ -126,25 +126,27 @@ def test_the_order_can_be_chosen_for_a_mechanism(document: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (["--epsilon", -1, "--delta", 1e-6], "epsilon"),
-        (["--epsilon", "nan", "--delta", 1e-6], "epsilon"),
-        (["--epsilon", "inf", "--delta", 1e-6], "epsilon"),
+        (["--epsilon", -1, "--delta", 1e-6], "--epsilon"),
+        (["--epsilon", "nan", "--delta", 1e-6], "--epsilon"),
+        (["--epsilon", "inf", "--delta", 1e-6], "--epsilon"),
         (["--epsilon", "x", "--delta", 1e-6], "--epsilon"),
         (["--epsilon", 8], "--delta"),
-        (["--epsilon", 8, "--delta", 0], "delta"),
-        (["--epsilon", 8, "--delta", 1], "delta"),
-        ([*BUDGET, "--rule", "nosuch"], "rule"),
-        ([*BUDGET, "--rule", "basic", "--order", 4], "order"),
-        ([*BUDGET, "--rho", 1], "rho"),
-        ([*BUDGET, "--rule", "two-counter", "--rho", 100], "rho"),
-        ([*BUDGET, "--order", 1], "order"),
-        ([*BUDGET, "--order", 1.01], "order"),  # its conversion alone exceeds ε
+        (["--epsilon", 8, "--delta", 0], "--delta"),
+        (["--epsilon", 8, "--delta", 1], "--delta"),
+        ([*BUDGET, "--rule", "nosuch"], "--rule"),
+        ([*BUDGET, "--rule", "basic", "--order", 4], "--order"),
+        ([*BUDGET, "--rho", 1], "--rho"),
+        ([*BUDGET, "--delta-per-query", 1e-9], "--delta-per-query"),
+        ([*BUDGET, "--rule", "basic", "--delta-per-query", 3], "--delta-per-query"),
+        ([*BUDGET, "--rule", "two-counter", "--rho", 100], "--rho"),
+        ([*BUDGET, "--order", 1], "--order"),
+        ([*BUDGET, "--order", 1.01], "--order"),  # its conversion alone exceeds ε
         ([*BUDGET, "--relation", "nosuch"], "--relation"),
         ([*BUDGET, "--records-per-person", 0], "records-per-person"),
         ([*BUDGET, "--scale", 1], "--mechanism"),
         ([*BUDGET, "--mechanism", "privbon", "--scale", 1, "--order", 4], "--mechanism"),
         ([*BUDGET, "--mechanism", "bon"], "mechanism"),
-        (["--epsilon", 0.01, "--delta", 1e-6], "epsilon"),  # too small for rule renyi
+        (["--epsilon", 0.01, "--delta", 1e-6], "--epsilon"),  # too small for rule renyi
     ],
 )
 def test_create_refuses_what_cannot_be_an_account_and_makes_no_file(

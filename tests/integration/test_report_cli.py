@@ -45,7 +45,7 @@ def test_a_run_as_json(run: Run, folder: Path) -> None:
 def test_a_file_for_people(run: Run, folder: Path) -> None:
     code, out, _ = run("report", folder / "studies" / "armo.json", "--out", "report")
     assert code == 0
-    assert out.startswith(f"{NOTICE}\n1 studies, ")
+    assert out.startswith(f"{NOTICE}\n1 study, ")
     assert out.rstrip().endswith("open report/report.html")
 
 

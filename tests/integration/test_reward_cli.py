@@ -110,6 +110,28 @@ def test_diagnostics_go_to_a_file_of_the_operator_only(run: Run, prefs: Path) ->
     assert "accuracy" not in json.dumps(printed)
 
 
+def test_diagnostics_go_through_a_device_and_leave_it_as_it_is(run: Run, prefs: Path) -> None:
+    master, slave = os.openpty()
+    os.mkfifo("pipe", 0o640)
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for device, end in ((Path(os.ttyname(slave)), master), (Path("pipe"), reader)):
+        before = device.stat()
+        fit(run, prefs, "--lambda", 10, "--diagnostics", device)
+        assert json.loads(os.read(end, 4096))["notice"].startswith("not private")
+        after = device.stat()
+        assert (after.st_ino, after.st_mode, after.st_uid) == (before.st_ino, before.st_mode, before.st_uid)
+    for number in (master, slave, reader):
+        os.close(number)
+
+
+def test_weights_do_not_take_the_place_of_a_device(run: Run, prefs: Path) -> None:
+    os.mkfifo("head.safetensors", 0o640)
+    before = Path("head.safetensors").stat()
+    command = ("reward", "fit", prefs, "--features", SMALL, "--lambda", 10, "--out", "head.json")
+    refused(run, *command, says="head.safetensors is there and not")
+    assert Path("head.safetensors").stat() == before
+
+
 def test_records_of_a_person_are_enforced_or_dropped(run: Run, tmp_path: Path) -> None:
     write_pairs(tmp_path / "p.jsonl.gz", preferences(90, people=20))
     common = ("reward", "fit", "p.jsonl.gz", "--features", SMALL, "--lambda", 10, "--out", "head.json", "--workers", 1)

@@ -137,12 +137,12 @@ def make_rule(
     Raises:
         InvalidInput: no such rule, a parameter that it does not take, or one that is out of range.
     """
-    takes = {"basic": "delta-per-query", "fsrc": "delta-per-query", "two-counter": "rho", "renyi": "order"}
+    takes = {"basic": "delta_per_query", "fsrc": "delta_per_query", "two-counter": "rho", "renyi": "order"}
     if name not in takes:
         raise InvalidInput("rule", f"{name!r} is not one of {', '.join(takes)}")
-    for given, value in (("order", order), ("rho", rho), ("delta-per-query", delta_per_query)):
+    for given, value in (("order", order), ("rho", rho), ("delta_per_query", delta_per_query)):
         if value is not None and takes[name] != given:
-            raise InvalidInput(given, f"not a parameter of rule {name}, which takes {takes[name]}")
+            raise InvalidInput(given, f"not a parameter of rule {name}; leave it out")
     if name == "renyi":
         return Renyi.default(epsilon, delta, event) if order is None else Renyi(epsilon, delta, order)
     if name == "two-counter":
@@ -169,7 +169,7 @@ class _Pointwise:
 
     def __post_init__(self) -> None:
         _check_budget(self.epsilon, self.delta)
-        probability("delta-per-query", self.delta_per_query)
+        probability("delta_per_query", self.delta_per_query)
 
     @property
     def limit(self) -> Debit:

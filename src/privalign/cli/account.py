@@ -64,7 +64,7 @@ def create(
     """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
     from privalign.accounting.rules import make_rule
     from privalign.sensitivity import Relation
-    from privalign.settings import NOISE_OPTIONS, option, parse
+    from privalign.settings import NOISE_OPTIONS, named, option, parse
 
     served = {
         "n": n,
@@ -100,7 +100,8 @@ def create(
         event = settings.build().event(settings.sensitivity)
     if for_model is not None and config is not None:
         event = _event_of_model(config, for_model)
-    made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
+    with named(("rule", "epsilon", "delta", "order", "rho", "delta_per_query")):
+        made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
     if event is not None:
         made.charge(event)  # refuses what no account can pay for
     account = open_ledger(ledger, must_exist=False).create_account(name, made, relation=neighbours, records_per_person=records_per_person)

@@ -43,4 +43,4 @@ def report(
         typer.echo(NOTICE)
         if left_out:
             typer.echo(f"left out, no longer of the run's recipe: {', '.join(left_out)}")
-        typer.echo(f"{len(read)} studies, {len(paths)} files; open {paths[0]}")
+        typer.echo(f"{len(read)} {'study' if len(read) == 1 else 'studies'}, {len(paths)} files; open {paths[0]}")

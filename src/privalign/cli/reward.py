@@ -389,7 +389,7 @@ def _renamed() -> Iterator[None]:
     except InvalidInput as error:
         if error.field not in _NAMES:
             raise
-        raise InvalidInput(_NAMES[error.field], str(error).removeprefix(f"{error.field}: ")) from None
+        raise InvalidInput(_NAMES[error.field], error.message) from None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import typer
 from privalign.cli import options
 from privalign.cli.output import bars, print_facts, print_json, replacing
 from privalign.errors import InvalidInput
-from privalign.settings import option
+from privalign.settings import option, spelled
 
 if TYPE_CHECKING:
     from privalign.config.recipe import BackEnds, PolicySource, Recipe, RewardSource
@@ -144,7 +144,7 @@ def collect(
             runner = _engine(engine, workers, gpus)
             assert settings.policy is not None
             described = _described(plan.back_ends.policy(settings.policy, plan.field("collect", "policy")))
-        with bars() as progress:
+        with plan.naming_folders(), bars() as progress:
             report = run_collect(settings, described, plan.folder("collect"), runner, partial(progress, "collecting"))
     _show(report, json, None)
 
@@ -182,7 +182,7 @@ def score(
             settings = ScoreSettings(tuple(_required(reward, "reward", "give the name of a [rewards.*] table")))
         described = {name: _described(plan.back_ends.reward(name, plan.field("score", "reward"))) for name in settings.rewards}
         runner = _engine(engine, workers, gpus)
-        with bars() as progress:
+        with plan.naming_folders(), bars() as progress:
             report = run_score(settings, plan.source("collect"), described, plan.folder("score"), runner, partial(progress, "scoring"))
     _show(report, json, export)
 
@@ -257,7 +257,7 @@ def grade(
             settings, workers = dataclasses.replace(settings, workers=workers), None
         judge = None if settings.policy is None else _described(plan.back_ends.policy(settings.policy, plan.field("grade", "policy")))
         runner = _engine(engine, workers, gpus)
-        with bars() as progress:
+        with plan.naming_folders(), bars() as progress:
             report = run_grade(settings, plan.source("score"), judge, plan.folder("grade"), runner, partial(progress, "grading"))
     _show(report, json, export)
 
@@ -307,6 +307,12 @@ class _Plan:
         out: Path = _required(self._given["out"], "out", "give the folder to write")
         return out
 
+    def naming_folders(self) -> contextlib.AbstractContextManager[None]:
+        """Within, errors about the folders name the option that they come from."""
+        if self.recipe is None:
+            return contextlib.nullcontext()
+        return spelled(lambda name: "--run" if name in ("from", "out") else name)
+
     def source(self, stage: str) -> Path:
         """Where the stage before wrote; of a recipe that leaves `score` out, what was collected."""
         if self.recipe is None or self._run is None:
@@ -345,7 +351,7 @@ def _naming_options(recipe: Path | None, names: Mapping[str, str]) -> Iterator[N
     except InvalidInput as error:
         if recipe is not None or error.field not in names:
             raise
-        raise InvalidInput(names[error.field], str(error).removeprefix(f"{error.field}: ")) from None
+        raise InvalidInput(names[error.field], error.message) from None
 
 
 def _described(source: PolicySource | RewardSource) -> Described:

@@ -65,12 +65,16 @@ def _transformers(table: Table) -> Callable[[], Policy]:
 
 
 def _llamacpp(table: Table) -> Callable[[], Policy]:
+    from privalign.policies.llamacpp import check_slots
+
     model = table.path("model", None)
     options = {
         "slots": table.whole("slots", 16),
         "context": table.whole("context", 2048),
         "parameters": table.mapping("parameters", {}),
     }
+    with table.naming():
+        check_slots(options["slots"], options["context"])
 
     def make() -> Policy:
         from privalign.policies.llamacpp_chat import LlamaCppChatPolicy

@@ -133,7 +133,7 @@ class Table:
         except InvalidInput as error:
             named = error.field.replace("-", "_")  # some are called like options
             if named in self._read:
-                raise self.wrong(named, str(error).removeprefix(f"{error.field}: ")) from None
+                raise self.wrong(named, error.message) from None
             raise InvalidInput(f"{self.file}: [{self.name}]" + ("" if key is None else f" {key}"), str(error)) from None
 
     def located(self, make: Callable[[], Made]) -> Callable[[], Made]:

@@ -18,6 +18,7 @@ from privalign.errors import InvalidInput
 from privalign.experiments import kernels
 from privalign.experiments.outcomes import LARGEST_SEED, in_order
 from privalign.experiments.scored import ScoredPrompts
+from privalign.settings import option
 
 Floats = NDArray[np.float64]
 
@@ -60,18 +61,18 @@ def compare(
         InvalidInput: a setting is out of range, or no prompt has enough candidates, or all rewards are equal.
     """
     sigma_phase = scale / 2 if sigma_phase is None else sigma_phase
-    for field, value in (("--scale", scale), ("--beta", beta), ("--sigma-x", sigma_phase)):
+    for field, value in ((option("scale"), scale), (option("beta"), beta), (option("sigma_x"), sigma_phase)):
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(field, f"{value} is not a finite number above 0")
     for name in mechanisms:
         if name not in MECHANISMS:
-            raise InvalidInput("--mechanisms", f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
+            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
     if any(after <= before for before, after in pairwise((0, *n_grid))):
-        raise InvalidInput("--n-grid", f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
+        raise InvalidInput(option("n_grid"), f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
     if replicates < 2:
-        raise InvalidInput("--replicates", f"{replicates} is too few to tell their error; give at least 2")
+        raise InvalidInput(option("replicates"), f"{replicates} is too few to tell their error; give at least 2")
     if not 0 <= seed <= LARGEST_SEED:
-        raise InvalidInput("--seed", f"{seed} is not a whole number from 0 to 2^62")
+        raise InvalidInput(option("seed"), f"{seed} is not a whole number from 0 to 2^62")
     moments = _Moments.of(read())
     ns, least = np.array(n_grid, np.int64), int(max(n_grid))
     size = max(_TABLE, 4 * (least + 1) * noise_draws)
@@ -110,7 +111,7 @@ def compare(
         if progress is not None:
             progress(done)
     if not results:
-        raise InvalidInput("--n-grid", f"no prompt has the {least} usable candidates that the largest needs; give smaller sizes")
+        raise InvalidInput(option("n_grid"), f"no prompt has the {least} usable candidates that the largest needs; give smaller sizes")
     table = np.concatenate(results, axis=2)
     rows = [_row(name, int(n), table[MECHANISMS.index(name), j], moments.gold) for name in mechanisms for j, n in enumerate(n_grid)]
     return rows, {"base_gold": moments.gold, "prompts": table.shape[2], "skipped": {"candidates": candidates, "prompts": prompts}}

@@ -43,7 +43,7 @@ def build(names: Sequence[str], sizes: Sequence[int], sensitivity: Sensitivity, 
     """
     for name in names:
         if name not in MECHANISMS:
-            raise InvalidInput("--mechanisms", f"{name!r} is not one of {', '.join(MECHANISMS)}")
+            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}")
     for key in given:
         if not set(_TAKERS[key]) & set(names):
             raise InvalidInput(option(key), f"none of {', '.join(names)} takes it; leave it out, or add {' or '.join(_TAKERS[key])}")
@@ -124,7 +124,7 @@ def published(
     started = time.perf_counter()
     for key in given:
         if key not in _OF_AUTHORS:
-            raise InvalidInput(option(key), "protocol authors has no such setting; leave it out (--sigma-x sets both phases)")
+            raise InvalidInput(option(key), f"protocol authors has no such setting; leave it out ({option('sigma_x')} sets both phases)")
     scale = given.get("scale", authors.SIGMA)
     settings = {"scale": scale, "beta": given.get("beta", authors.BETA), "sigma_phase": given.get("sigma_x", scale / 2)}
     rows, facts = authors.compare(

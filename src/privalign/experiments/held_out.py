@@ -14,6 +14,7 @@ from privalign.experiments.outcomes import Measuring, Outcomes, error_of_mean
 from privalign.experiments.scored import ScoredPrompts
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
+from privalign.settings import option
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -22,7 +23,9 @@ Whole = NDArray[np.int64]
 def check_part(part: float) -> None:
     """Refuses a part of the prompts that is not strictly between none and all of them."""
     if not 0 < part < 1:
-        raise InvalidInput("held-out", f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on")
+        raise InvalidInput(
+            option("held_out"), f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Measured:
         check_part(part)
         prompts = len(outcomes.base)
         if prompts < 2:
-            raise InvalidInput("held-out", f"{prompts} prompt cannot be split in two; give a file with more")
+            raise InvalidInput(option("held_out"), f"{prompts} prompt cannot be split in two; give a file with more")
         order = np.random.default_rng(seed).permutation(prompts)
         cut = min(max(1, round(part * prompts)), prompts - 1)
         reporting = outcomes.take(np.sort(order[cut:]))

@@ -29,6 +29,7 @@ from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
+from privalign.settings import option
 
 _At = Callable[[float], Mechanism]  # a mechanism at a noise scale
 
@@ -72,10 +73,12 @@ class MatchedSettings(Splitting):
     def __post_init__(self) -> None:
         check_part(self.held_out)
         for split in self.splits:
-            positive("splits", split)
+            positive(option("splits"), split)
         for multiple in self.multiples:
             if not 1 <= multiple < math.inf:
-                raise InvalidInput("multiples", f"{multiple:g} is not a number of at least 1: less noise than the least breaks the budget")
+                raise InvalidInput(
+                    option("multiples"), f"{multiple:g} is below 1 or not finite: less noise than the least breaks the budget"
+                )
 
     def budgets(self) -> list[Budget]:
         """Per query first, then each length of a stream; ε rising."""

@@ -34,6 +34,7 @@ from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism, event_of
 from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.settings import option
 
 Floats = NDArray[np.float64]
 _T = TypeVar("_T")
@@ -141,7 +142,7 @@ def measure(
         InvalidInput: a setting is out of range, or no prompt has enough candidates.
     """
     if sensitivity.range != reward_range:
-        raise InvalidInput("--range", "not the range that the sensitivity was stated for; give the same one to both")
+        raise InvalidInput(option("range"), "not the range that the sensitivity was stated for; give the same one to both")
     plan = _Plan.of(mechanisms, sensitivity, delta, draw, replicates, seed)
     results, bases, skipped, most, done = [], [], {"candidates": 0, "prompts": 0}, 0, 0
 
@@ -167,7 +168,8 @@ def measure(
             progress(done)
     if not results:
         raise InvalidInput(
-            "--n-grid", f"no prompt has the {plan.least} usable candidates that the largest needs (the most is {most}); give smaller sizes"
+            option("n_grid"),
+            f"no prompt has the {plan.least} usable candidates that the largest needs (the most is {most}); give smaller sizes",
         )
     return plan.outcomes(np.concatenate(results, axis=1), np.concatenate(bases), skipped)
 
@@ -212,7 +214,7 @@ class Measuring:
 def in_order(run: Callable[[ScoredPrompts, int], _T], tasks: Iterable[tuple[ScoredPrompts, int]], workers: int) -> Iterator[_T]:
     """The results of all tasks in their order, a few of them at a time in threads (kernels hold no lock)."""
     if workers < 1:
-        raise InvalidInput("--workers", f"{workers} is not a whole number of at least 1")
+        raise InvalidInput(option("workers"), f"{workers} is not a whole number of at least 1")
     if workers == 1:
         yield from (run(*task) for task in tasks)
         return
@@ -242,16 +244,16 @@ class _Plan:
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], sensitivity: Sensitivity, delta: float, draw: str, replicates: int, seed: int) -> _Plan:
         if not mechanisms:
-            raise InvalidInput("--mechanisms", "none given; name at least one")
+            raise InvalidInput(option("mechanisms"), "none given; name at least one")
         if draw not in DRAWS:
-            raise InvalidInput("--draw", f"{draw!r} is not one of {', '.join(DRAWS)}")
+            raise InvalidInput(option("draw"), f"{draw!r} is not one of {', '.join(DRAWS)}")
         if replicates < 2:
-            raise InvalidInput("--replicates", f"{replicates} is too few to tell their error; give at least 2")
+            raise InvalidInput(option("replicates"), f"{replicates} is too few to tell their error; give at least 2")
         if not 0 <= seed <= LARGEST_SEED:
-            raise InvalidInput("--seed", f"{seed} is not a whole number from 0 to 2^62")
+            raise InvalidInput(option("seed"), f"{seed} is not a whole number from 0 to 2^62")
         for mechanism in mechanisms:
             if not isinstance(mechanism, (Base, BoN, PrivBoN, PrivBoNGaussian, *_TWO_PHASES)):
-                raise InvalidInput("--mechanisms", f"{mechanism.name} has no kernel; leave it out")
+                raise InvalidInput(option("mechanisms"), f"{mechanism.name} has no kernel; leave it out")
         prices = [costs.epsilon(event_of(mechanism, sensitivity), delta) for mechanism in mechanisms]
         with_replacement = draw == "with"
         return cls(

@@ -35,6 +35,7 @@ KNEE: Final = 1.0  # of the saturating proxy, in deviations of r̂
 DEGREES: Final = 3  # of Student's t: finite variance, infinite third moment
 T_DEVIATION: Final = math.sqrt(DEGREES / (DEGREES - 2))
 MOST_IN_A_LINE: Final = 1_000_000  # candidates of one JSONL record: about 100 MB, well below what readers take
+MOST: Final = 1_000_000_000  # candidates of one file: dozens of gigabytes
 _BATCH: Final = 1 << 18  # candidates of one Parquet row group
 
 
@@ -169,6 +170,8 @@ class Plan:
     def __post_init__(self) -> None:
         whole("--prompts", self.prompts)
         whole("--candidates", self.candidates)
+        if self.prompts * self.candidates > MOST:
+            raise InvalidInput("--prompts", f"{self.prompts} of {self.candidates} candidates are too many; a file holds at most {MOST:,}")
         if self.seed < 0:
             raise InvalidInput("--seed", f"{self.seed} is negative; give a whole number ≥ 0")
 

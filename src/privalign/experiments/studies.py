@@ -27,7 +27,7 @@ from privalign.experiments.scored import ScoredPrompts, read_scored
 from privalign.experiments.study import Study
 from privalign.experiments.win_rates import PAPER_SIZES, WinRateSettings, win_rates
 from privalign.sensitivity import Sensitivity
-from privalign.settings import parse
+from privalign.settings import named, option, parse
 
 Progress = Callable[[int, int], None]
 
@@ -57,7 +57,7 @@ def read_source(path: Path, options: Mapping[str, Any]) -> Source:
         InvalidInput: `range` is missing, or one of them is wrong. InvalidFile: the file is.
     """
     if options.get("range") is None:
-        raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
+        raise InvalidInput(option("range"), "missing; give the public range LO,HI that rewards are clipped to")
     stated = {name: options.get(name) for name in ("range", "sensitivity", "certificate")}
     sensitivity = parse({"mechanism": "base", **stated}).sensitivity
     return Source(list(read_scored(path, str(options.get("reward", "proxy_reward")))), sensitivity)
@@ -78,10 +78,11 @@ def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: P
     given = {name: value for name, value in options.items() if value is not None and name not in _OF_SOURCE}
     for name in given:
         if name not in names:
-            raise InvalidInput(_option(name), f"not an option of study {kind}, which takes {', '.join(_option(known) for known in names)}")
+            raise InvalidInput(option(name), f"not an option of study {kind}, which takes {', '.join(option(known) for known in names)}")
     values = {name: _READERS[name](name, value) for name, value in given.items()}
     skipped = sum(block.skipped for block in source.blocks)
-    study = run(source, values, progress)
+    with named(names):
+        study = run(source, values, progress)
     return replace(study, settings={**study.settings, "skipped_candidates": skipped})
 
 
@@ -105,7 +106,7 @@ def run_studies(tables: Sequence[Mapping[str, Any]], path: Path, progress: Calla
             source = read_source(path, options)
             yield name, run_study(kinds[name], options, source, partial(progress, name))
         except InvalidInput as error:
-            raise InvalidInput(f"[evaluate.{name}] {error.field}", str(error).removeprefix(f"{error.field}: ")) from None
+            raise InvalidInput(f"[evaluate.{name}] {error.field}", error.message) from None
 
 
 def _comparison(source: Source, given: dict[str, Any], progress: Progress) -> Study:
@@ -116,7 +117,7 @@ def _comparison(source: Source, given: dict[str, Any], progress: Progress) -> St
     if protocol == "faithful":
         return comparison.faithful(lambda: source.blocks, source.sensitivity, names, sizes, given, **run)
     if "draw" in run:
-        raise InvalidInput("--draw", "protocol authors draws without replacement; leave it out")
+        raise InvalidInput(option("draw"), "protocol authors draws without replacement; leave it out")
     return comparison.published(lambda: source.blocks, names, sizes, given, **run)
 
 
@@ -126,7 +127,7 @@ def _composition(source: Source, given: dict[str, Any], progress: Progress) -> S
     if protocol == "authors":
         for name in ("total_delta", "most", "order"):
             if name in given:
-                raise InvalidInput(_option(name), "protocol authors has no such setting; leave it out")
+                raise InvalidInput(option(name), "protocol authors has no such setting; leave it out")
     delta = given.pop("total_delta", None)
     settings = CompositionSettings(**given, **({} if delta is None else {"delta": delta}))
     if protocol == "authors":
@@ -153,7 +154,7 @@ def _ablation(source: Source, given: dict[str, Any], progress: Progress) -> Stud
         sigmas, sizes = _needed(given, "sigmas"), _needed(given, "n_grid")
         left = _only(given, "betas", parameter=parameter)
         return noise_comparison(blocks, sensitivity, sigmas, sizes, **left, settings=settings, progress=progress)
-    raise InvalidInput("--parameter", f"{parameter!r} is not one of sigma, beta, n")
+    raise InvalidInput(option("parameter"), f"{parameter!r} is not one of sigma, beta, n")
 
 
 def _win_rate(source: Source, given: dict[str, Any], progress: Progress) -> Study:
@@ -190,13 +191,13 @@ _OF_SOURCE = ("range", "sensitivity", "certificate", "reward")
 def _protocol(given: dict[str, Any]) -> str:
     protocol: str = given.pop("protocol", "faithful")
     if protocol not in ("faithful", "authors"):
-        raise InvalidInput("--protocol", f"{protocol!r} is neither faithful nor authors")
+        raise InvalidInput(option("protocol"), f"{protocol!r} is neither faithful nor authors")
     return protocol
 
 
 def _needed(given: dict[str, Any], name: str) -> Any:
     if name not in given:
-        raise InvalidInput(_option(name), "missing, and it has no default; give it")
+        raise InvalidInput(option(name), "missing, and it has no default; give it")
     return given.pop(name)
 
 
@@ -204,12 +205,8 @@ def _only(given: dict[str, Any], *names: str, parameter: str) -> dict[str, Any]:
     """All that is left, where it is among the names."""
     for name in given:
         if name not in names:
-            raise InvalidInput(_option(name), f"not an option of an ablation over {parameter}; leave it out")
+            raise InvalidInput(option(name), f"not an option of an ablation over {parameter}; leave it out")
     return given
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _number(name: str, value: Any) -> float:
@@ -218,20 +215,20 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInput(_option(name), f"{value!r} is not a finite number")
+        raise InvalidInput(option(name), f"{value!r} is not a finite number")
     return number
 
 
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value)
     if number != int(number) or number < (0 if name == "seed" else 1):
-        raise InvalidInput(_option(name), f"{value!r} is not a whole number of at least {0 if name == 'seed' else 1}")
+        raise InvalidInput(option(name), f"{value!r} is not a whole number of at least {0 if name == 'seed' else 1}")
     return int(number)
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(_option(name), f"{value!r} is not a word")
+        raise InvalidInput(option(name), f"{value!r} is not a word")
     return value
 
 
@@ -240,7 +237,7 @@ def _several(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any,
         parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
         if not parts and name != "streams":
-            raise InvalidInput(_option(name), "empty; give at least one value")
+            raise InvalidInput(option(name), "empty; give at least one value")
         return tuple(dict.fromkeys(read(name, part) for part in parts))
 
     return values

@@ -49,8 +49,8 @@ class PrivITP:
         candidates("n", self.n)
         candidates("n2", self.n2)
         positive("beta", self.beta)
-        positive("sigma-x", self.sigma_x)
-        positive("sigma-z", self.sigma_z)
+        positive("sigma_x", self.sigma_x)
+        positive("sigma_z", self.sigma_z)
         positive("tail", self.tail)
 
     @property

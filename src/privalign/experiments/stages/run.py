@@ -14,6 +14,7 @@ from privalign.experiments.stages.engine import Engine, Job
 from privalign.experiments.stages.settings import CollectSettings, GradeSettings, ScoreSettings
 from privalign.experiments.stages.shards import Shards, working_on
 from privalign.experiments.study import NOTICE
+from privalign.settings import option
 
 Progress = Callable[[int, int], None]  # prompts done, prompts in all
 
@@ -111,7 +112,7 @@ def run_grade(
 
 def _source(source: Path, out: Path) -> Shards:
     if source.resolve() == out.resolve():
-        raise InvalidInput("--out", f"{out} is the folder to read; give another one")
+        raise InvalidInput(option("out"), f"{out} is the folder to read; give another one")
     return Shards.read(source)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency
+from privalign.settings import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +48,9 @@ class Shards:
         """A folder whose stage is finished.
 
         Raises:
-            InvalidFile: it has no manifest, or shards are missing.
+            InvalidFile: it has no manifest, or shards are missing, or its name is not UTF-8.
         """
+        _check_name(path)
         folder = cls._of(path, _manifest(path))
         missing = folder.missing()
         if missing:
@@ -133,21 +135,23 @@ def working_on(
         settings: everything that the rows depend on. session: what else to note down (engine, workers).
 
     Raises:
-        InvalidInput: it has shards of other settings (both values are named), it holds something else, or it is in use.
+        InvalidInput: it has shards of other settings (both values are named), it holds something else, it is in use, or its
+            name is not UTF-8.
         MissingDependency: pyarrow is not installed.
     """
     _parquet()  # without it hours of drawing could not be written
+    _check_name(path)
     wanted = json.loads(json.dumps({"stage": stage, "prompts": prompts, "shards": shards, "settings": dict(settings)}, default=str))
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput("--out", f"{path} cannot be made ({error.strerror}); give a folder that can") from None
+        raise InvalidInput(option("out"), f"{path} cannot be made ({error.strerror}); give a folder that can") from None
     with _locked(path):
         for rest in path.glob(".*.tmp"):  # of a process that was killed
             rest.unlink()
         begun, has_shards = (path / MANIFEST).exists(), next(path.glob("part-*.parquet"), None) is not None
         if has_shards and not begun:
-            raise InvalidInput("--out", f"{path} holds shards but no {MANIFEST}; give another folder")
+            raise InvalidInput(option("out"), f"{path} holds shards but no {MANIFEST}; give another folder")
         manifest = wanted | {"id": secrets.token_hex(16), "sessions": []}
         if begun:
             there = _manifest(path)
@@ -201,6 +205,14 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def _check_name(path: Path) -> None:
+    """Refuses a folder that pyarrow cannot read from again."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InvalidFile(ascii(str(path)), None, "the folder's name is not UTF-8, as Parquet needs it; give another one") from None
+
+
 def _refuse_other(path: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     old, new = ({name: there.get(name) for name in wanted}, wanted)
     old_flat, new_flat = dict(_flat(old)), dict(_flat(new))
@@ -244,7 +256,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidInput("--out", f"another process is at work in {path}; wait for it, or give another folder") from None
+            raise InvalidInput(option("out"), f"another process is at work in {path}; wait for it, or give another folder") from None
         except OSError:  # a file system without locks
             pass
         yield

@@ -126,6 +126,15 @@ def test_shards_without_a_manifest_are_not_overwritten(tmp_path: Path) -> None:
         work(tmp_path)
 
 
+def test_a_folder_that_parquet_cannot_name_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "out\udcff"
+    for touch in (work, Shards.read):
+        with pytest.raises(InvalidFile, match=r"out\\udcff': the folder's name is not UTF-8") as error:
+            touch(folder)
+        str(error.value).encode()
+    assert not folder.exists()
+
+
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
     folder = work(tmp_path, (0, 1))
     folder.file(1).write_bytes(b"PAR1")
