@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
 from typing import TypeVar
 
 from flint import arb, ctx
@@ -79,9 +80,9 @@ def less(total: float, spent: float) -> float:
 
     A difference of floats may come out above what the two printed numbers leave: 8 − 6.24 is not 1.76 in binary.
     """
-    exact = max(Decimal(0), _printed(total) - _printed(spent))
+    exact = max(Fraction(0), Fraction(_printed(total)) - Fraction(_printed(spent)))  # decimals would round to their context
     left = float(exact)
-    return left if _printed(left) <= exact else math.nextafter(left, 0.0)
+    return left if Fraction(_printed(left)) <= exact else math.nextafter(left, 0.0)
 
 
 def _printed(value: float) -> Decimal:

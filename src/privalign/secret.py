@@ -52,3 +52,16 @@ def installation_key() -> bytes:
     if len(key) < KEY_BYTES:
         raise InvalidFile(str(path), None, "the installation key is too short; restore it, or remove it and fit again")
     return key
+
+
+def existing_key() -> bytes:
+    """The key, to verify what it signed. Not made where it is missing: a new one would fit nothing.
+
+    Raises:
+        InvalidFile: there is none, or as `installation_key`.
+    """
+    path = secret_path()
+    if not path.exists():
+        problem = "no installation key, so no certificate can be verified"
+        raise InvalidFile(str(path), None, f"{problem}; set PRIVALIGN_SECRET_FILE to the one of the installation that signed it")
+    return installation_key()

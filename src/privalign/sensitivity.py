@@ -28,9 +28,15 @@ class Relation(StrEnum):
     FLIP = "flip"  # one person's labels are turned round; their prompts and answers are public
 
 
+FARTHEST = 2.0**53  # from zero: the floats beyond are more than 1 apart
+
+
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """The public interval that scores are clipped to, in the reward model's own units."""
+    """The public interval that scores are clipped to, in the reward model's own units; within ±2^53.
+
+    Within it whole numbers are floats, and a score beyond it is clipped: no scorer's integers come further apart than they were.
+    """
 
     low: float
     high: float
@@ -40,8 +46,10 @@ class RewardRange:
             raise InvalidInput("range", f"{self.low},{self.high} is not finite; give two finite numbers LO,HI")
         if not self.low < self.high:
             raise InvalidInput("range", f"{self.low:g},{self.high:g} is empty; LO must be below HI")
-        if not math.isfinite(self.width):
-            raise InvalidInput("range", f"{self.low:g},{self.high:g} is wider than a float can hold; narrow it")
+        if max(-self.low, self.high) > FARTHEST:
+            raise InvalidInput(
+                "range", f"{self.low:g},{self.high:g} leaves ±2^53, where floats round whole numbers; scale scores and range down"
+            )
 
     @property
     def width(self) -> float:

@@ -284,13 +284,13 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
     value = given.get("sensitivity", "range")
     certificate = given.get("certificate")
     if certificate is not None:
-        from privalign.secret import installation_key
+        from privalign.secret import existing_key
 
         if "sensitivity" in given:
             raise InvalidInput(option("sensitivity"), f"give either it or {option('certificate')}, not both")
         if not isinstance(certificate, str | Path):
             raise InvalidInput(option("certificate"), f"{certificate!r} is not the name of a file")
-        certified = load_certificate(Path(certificate), installation_key()).to_sensitivity()
+        certified = load_certificate(Path(certificate), existing_key()).to_sensitivity()
         if certified.range != reward_range:
             right = f"{certified.range.low:g},{certified.range.high:g}"
             raise InvalidInput(

@@ -107,12 +107,13 @@ def test_what_is_shown_is_never_below_the_bound(bound: float, digits: int) -> No
 
 @given(st.floats(1e-12, 1e6), st.floats(0, 1.5) | st.integers(0, 10**4).map(lambda share: share / 10**4))
 @example(8.0, 0.78)
+@example(8.0, 1.25e-29)  # more digits apart than a decimal context holds
 def test_what_is_left_and_what_is_spent_never_exceed_the_total_as_printed(total: float, share: float) -> None:
     spent = total * share
-    left, exact = less(total, spent), Decimal(repr(total)) - Decimal(repr(spent))
+    left, exact = less(total, spent), Fraction(Decimal(repr(total))) - Fraction(Decimal(repr(spent)))
     assert left >= 0
-    assert Decimal(repr(left)) <= max(0, exact)
-    assert left == 0 or Decimal(repr(math.nextafter(left, math.inf))) > exact
+    assert Fraction(Decimal(repr(left))) <= max(0, exact)
+    assert left == 0 or Fraction(Decimal(repr(math.nextafter(left, math.inf)))) > exact
 
 
 def test_what_is_left_reads_like_a_subtraction_on_paper() -> None:

@@ -141,10 +141,10 @@ def show(
 ) -> None:
     """Checks a certificate and its weights, and says in words what it promises and what that rests on."""
     from privalign.rewards.head import HeadReward
-    from privalign.secret import installation_key
+    from privalign.secret import existing_key
     from privalign.sensitivity import load_certificate
 
-    certificate = load_certificate(file, installation_key())
+    certificate = load_certificate(file, existing_key())
     if certificate.features is not None:
         HeadReward.load(file)  # refuses missing weights, which a certificate without a model behind it does not need
     words = explain(certificate)

@@ -9,7 +9,7 @@ from typing import Any
 from privalign.config.tables import Table, resolve_secret
 from privalign.errors import InvalidFile
 from privalign.rewards.protocol import Reward
-from privalign.secret import installation_key
+from privalign.secret import existing_key
 from privalign.sensitivity import Relation, Sensitivity, load_certificate
 
 REWARD_KINDS = (
@@ -167,7 +167,7 @@ def _head(name: str, table: Table) -> RewardSpec:
     """A head brings its own range and sensitivity."""
     file = table.path("certificate")
     assert file is not None
-    sensitivity = load_certificate(file, installation_key()).to_sensitivity()
+    sensitivity = load_certificate(file, existing_key()).to_sensitivity()
 
     def make() -> Reward:
         from privalign.rewards.certified_head import CertifiedHeadReward

@@ -465,19 +465,19 @@ def points_needed(width: float, sigma_z: float, cap: int) -> int:
     log_size = math.log(cap) + cap * np.log1p(np.maximum(excess.max(axis=0), 0.0))
     height = heights * max(2 * sigma_z / width, _LEAST_SCALE)
     rho = height + np.sqrt(height**2 + 1)
-    return int(np.ceil((np.log(4 / (rho - 1)) + log_size - math.log(_POINTS_ERROR)) / np.log(rho)).min())
+    return 1 + int(np.ceil((np.log(4 / (rho - 1)) + log_size - math.log(_POINTS_ERROR)) / np.log(rho)).min())
 
 
 def nodes_needed(width: float, scale: float) -> int:
     """How many Chebyshev nodes on an interval reproduce any function of size 1 smoothed by N(0, scale²) to 1e-13.
 
-    Off the real axis such a function grows like e^{y²/2s²}; interpolation in K nodes errs by at most 4 M ρ^{−K}/(ρ − 1) with M
+    Off the real axis such a function grows like e^{y²/2s²}; interpolation in K + 1 nodes errs by at most 4 M ρ^{−K}/(ρ − 1) with M
     its maximum on the ellipse of parameter ρ (Trefethen 2013, Theorem 8.2); the best ρ counts. s = 2 scale/width.
     """
     rho = 1 + np.geomspace(1e-6, 1e2, 4000)
     height = (rho - 1 / rho) / 2
     log_size = height**2 / 2 / max(2 * scale / width, _LEAST_SCALE) ** 2
-    return int(np.ceil((np.log(4 / (rho - 1)) + log_size - math.log(_INTERPOLATION_ERROR)) / np.log(rho)).min())
+    return 1 + int(np.ceil((np.log(4 / (rho - 1)) + log_size - math.log(_INTERPOLATION_ERROR)) / np.log(rho)).min())
 
 
 def chebyshev(count: int, low: float, high: float) -> tuple[Floats, Floats]:

@@ -81,16 +81,15 @@ def admit(rewards: Any, count: int, sensitivity: Sensitivity) -> Rewards:
             does not say which).
     """
     scores = np.asarray(rewards)
-    low, high = sensitivity.range.low, sensitivity.range.high
     if scores.dtype.kind not in "fiu":
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
     if scores.shape != (count,):
         raise InvalidRewards(f"the scorer returned scores of shape {scores.shape} for {count} candidates; refusing to select")
-    # rounding would move scores further apart than Δ: their kind and the range, both public, tell whether it can
-    if scores.dtype.itemsize > 8 or (scores.dtype.kind != "f" and max(-low, high) > 2.0**53):
-        raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats, or a range within ±2^53")
+    if scores.dtype.itemsize > 8:  # rounding could move scores further apart than Δ; whole numbers within the range are floats
+        raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats")
     scores = scores.astype(np.float64)
     if not np.isfinite(scores).all():
         raise InvalidRewards("the scorer returned a score that is not a finite number; refusing to select")
+    low, high = sensitivity.range.low, sensitivity.range.high
     shifted: Rewards = np.clip(np.clip(scores, low, high) - low, 0.0, sensitivity.width)
     return shifted

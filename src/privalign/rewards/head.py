@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency
 from privalign.preferences.features import feature_map
-from privalign.secret import installation_key
+from privalign.secret import existing_key
 from privalign.sensitivity import Certificate, Sensitivity, load_certificate
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class HeadReward:
             from safetensors.numpy import load
         except ImportError:
             raise MissingDependency("safetensors is not installed; get it with: pip install 'privalign[heads]'") from None
-        key = installation_key()
+        key = existing_key()
         certificate = load_certificate(path, key)
         try:
             content = path.with_suffix(".safetensors").read_bytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from privalign.errors import InvalidInput
-from privalign.secret import installation_key
+from privalign.secret import existing_key
 from privalign.sensitivity import Relation, RewardRange, Sensitivity, load_certificate
 
 
@@ -16,7 +16,7 @@ def certified_sensitivity(path: Path, range: RewardRange) -> Sensitivity:
         InvalidFile: unreadable, or not signed by this installation. InvalidInput: it is for another range, or for weights of its
             own: it would say nothing about another model.
     """
-    certificate = load_certificate(path, installation_key())
+    certificate = load_certificate(path, existing_key())
     if certificate.released or certificate.features is not None or certificate.kind not in ("declared", "ensemble"):
         raise InvalidInput(
             "certificate", f'{path} is about the weights of a head and about no other model; give it to a reward of kind "head"'

@@ -15,6 +15,7 @@ from privalign.preferences.bradley_terry import Head, fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
+from privalign.secret import installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 FEATURES = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
@@ -73,6 +74,10 @@ def test_a_changed_certificate_is_refused(path: Path, change: dict[str, object])
 
 def test_another_installation_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "other"))
+    with pytest.raises(InvalidFile, match="no installation key"):  # and none is made: a new one fits nothing
+        HeadReward.load(path)
+    assert not (tmp_path / "other").exists()
+    installation_key()
     with pytest.raises(InvalidFile, match="signature"):
         HeadReward.load(path)
 
