@@ -282,7 +282,7 @@ def _model(
         accounts[chosen["account"]].charge(event_of(mechanism, sensitivity))
     performance = Performance(
         chunk=table.whole("chunk", Performance().chunk),
-        padding=table.duration("padding", Performance().padding, least=0.0),
+        padding=table.duration("padding", None, least=0.0),
         lease=table.duration("lease", Performance().lease, least=1.0),
     )
     reuse = table.flag("reuse_threshold", False)

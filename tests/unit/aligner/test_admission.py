@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privalign.accounting.rules import Fsrc
-from privalign.aligner import Admission, Aligner, Performance, ServedModel
+from privalign.aligner import Aligner, How, Performance, ServedModel
 from privalign.errors import BackendFailed, BudgetExhausted
 from privalign.ledger import IdempotencyKey, Ledger, UnknownAccount
 from privalign.mechanisms.privbon import PrivBoN
@@ -56,16 +56,16 @@ def served(on_exhausted: str = "refuse", account: str = "prefs") -> ServedModel:
     return ServedModel("aligned", Policy(), Reward(), PrivBoN(2, 0.3), account, on_exhausted, performance=Performance(padding=0.0))
 
 
-def admission(aligner: Aligner, key: str | None = None) -> Admission | None:
-    async def ask() -> Admission | None:
-        admitted: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+def how(aligner: Aligner, key: str | None = None) -> How | None:
+    async def ask() -> How | None:
         idempotency = None if key is None else IdempotencyKey("scope", key, "body")
         try:
-            await aligner.answer(REQUEST, idempotency=idempotency, admitted=admitted)
+            admission = await aligner.admit(REQUEST, idempotency=idempotency)
         except BudgetExhausted:
-            assert not admitted.done()
             return None
-        return admitted.result()
+        (release,) = await admission.answer()
+        assert (release.mechanism == "base") == (admission.how is How.BASE)
+        return admission.how
 
     return asyncio.run(ask())
 
@@ -73,10 +73,10 @@ def admission(aligner: Aligner, key: str | None = None) -> Admission | None:
 def test_how_a_request_was_let_in(ledger: Ledger) -> None:
     aligner = Aligner(ledger, served())
     assert aligner.model.name == "aligned"
-    assert admission(aligner, "a") is Admission.RESERVED
-    assert admission(aligner, "a") is Admission.REPLAYED
-    assert admission(aligner) is None
-    assert admission(Aligner(ledger, served("base"))) is Admission.BASE
+    assert how(aligner, "a") is How.RESERVED
+    assert how(aligner, "a") is How.REPLAYED
+    assert how(aligner) is None
+    assert how(Aligner(ledger, served("base"))) is How.BASE
 
 
 def test_what_the_chosen_candidate_took(ledger: Ledger) -> None:
