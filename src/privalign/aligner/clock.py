@@ -86,7 +86,7 @@ class Clock:
             start: by `time.perf_counter`, when the scores arrived, or when their scoring began where it runs here.
 
         Returns:
-            Whether the work raised nothing. What it raised is gone: its frames hold scores.
+            Whether the work raised no `Exception`. What it raised is gone: its frames hold scores.
         """
         seconds = self.deadline().after(candidates, characters)
         if seconds == 0:  # nobody can time it
@@ -171,7 +171,10 @@ def _rounds() -> Iterator[int]:
 
 def _until(end: float, work: Callable[[], None]) -> bool:
     """Does the work and sleeps until `end`."""
-    done = _succeeds(work)
+    try:
+        done = _succeeds(work)
+    except BaseException:  # ends no process from here, and a future would keep it
+        done = False
     time.sleep(max(0.0, end - time.perf_counter()))
     return done
 
@@ -179,7 +182,7 @@ def _until(end: float, work: Callable[[], None]) -> bool:
 def _succeeds(work: Callable[[], None]) -> bool:
     try:
         work()
-    except BaseException:
+    except Exception:
         return False
     return True
 

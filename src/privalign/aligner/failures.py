@@ -6,6 +6,8 @@ import asyncio
 
 from privalign.errors import BackendFailed, LeaseExpired
 
+ENDED_BY_SIGNAL = range(129, 193)  # exit codes
+
 
 class ScoringFailed(BackendFailed):
     """Scoring or selection failed after a score may have been read. The query stays charged; do not retry."""
@@ -30,7 +32,7 @@ def outward(failure: BaseException, touched: bool) -> BaseException:
         case KeyboardInterrupt():
             return KeyboardInterrupt()
         case SystemExit():
-            return SystemExit(1)
+            return SystemExit(failure.code if failure.code in ENDED_BY_SIGNAL else 1)
         case LeaseExpired():  # the ledger's own words
             return LeaseExpired(str(failure))
     return ScoringFailed()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privalign.accounting.rules import Fsrc
-from privalign.aligner import Aligner, How, Performance, ServedModel
-from privalign.errors import BackendFailed, BudgetExhausted
+from privalign.accounting.rules import Debit, Fsrc
+from privalign.aligner import Admission, Aligner, How, Performance, ServedModel
+from privalign.errors import BackendFailed, BudgetExhausted, InvalidInput
 from privalign.ledger import IdempotencyKey, Ledger, UnknownAccount
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privitp import PrivITP
@@ -110,3 +112,95 @@ def test_a_request_that_cannot_be_scored_makes_no_suspect_of_the_scorer(ledger: 
     reward.failure = None
     aligner.answer_blocking(REQUEST)  # without a probe
     assert ledger.account("prefs").settled_queries == 1
+
+
+def kinds(ledger: Ledger) -> list[str]:
+    return [entry.kind for entry in ledger.journal("prefs")][1:]
+
+
+def given_back(ledger: Ledger) -> bool:
+    """Within a moment: another thread does it."""
+    end = time.monotonic() + 10
+    while kinds(ledger) != ["reserve", "void"] and time.monotonic() < end:
+        time.sleep(0.01)
+    return kinds(ledger) == ["reserve", "void"] and ledger.account("prefs").debited == Debit()
+
+
+@pytest.mark.parametrize("way", ["dropped", "never started", "cancelled before it began", "its loop is gone", "in a cycle"])
+def test_an_admission_that_nobody_answers_gives_back_what_it_reserved(ledger: Ledger, way: str) -> None:
+    aligner = Aligner(ledger, served())
+
+    async def main() -> Admission | None:
+        admission = await aligner.admit(REQUEST)
+        assert ledger.account("prefs").debited != Debit()
+        if way == "never started":
+            admission.answer().close()
+        elif way == "cancelled before it began":
+            task = asyncio.create_task(admission.answer())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        elif way == "in a cycle":
+            admission.itself = admission  # type: ignore[attr-defined]
+        return admission if way == "its loop is gone" else None
+
+    asyncio.run(main())
+    gc.collect()
+    assert given_back(ledger)
+
+
+def test_an_admission_that_is_answered_once_is_neither_given_back_nor_answered_again(ledger: Ledger) -> None:
+    async def main() -> None:
+        admission = await Aligner(ledger, served()).admit(REQUEST)
+        assert len(await admission.answer()) == 1
+        with pytest.raises(InvalidInput, match="admission: is answered already"):
+            await admission.answer()
+        del admission
+        gc.collect()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert kinds(ledger) == ["reserve", "settle"]
+
+
+def test_an_admission_cancelled_while_candidates_are_drawn_costs_nothing(ledger: Ledger) -> None:
+    async def main() -> None:
+        model, drawing = served(), asyncio.Event()
+
+        async def draw(request: Request, count: int) -> list[Candidate]:
+            drawing.set()
+            await asyncio.sleep(60)
+            return []
+
+        model.policy.draw = draw  # type: ignore[method-assign]
+        admission = await Aligner(ledger, model).admit(REQUEST)
+        task = asyncio.create_task(admission.answer())
+        await drawing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert kinds(ledger) == ["reserve", "void"]
+
+
+def test_a_mechanism_that_fails_before_it_asks_for_anything_costs_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any) -> Any:
+        raise ArithmeticError("no curve")
+
+    monkeypatch.setattr(PrivBoN, "run", run)
+    with pytest.raises(ArithmeticError):
+        Aligner(ledger, served()).answer_blocking(REQUEST)
+    assert kinds(ledger) == ["reserve", "void"]
+
+
+def test_a_base_policy_that_returns_another_number_is_refused(ledger: Ledger) -> None:
+    ledger.create_account("poor", Fsrc(1e-3, 1e-9, 1e-12))
+    model = served("base", "poor")
+
+    async def draw(request: Request, count: int) -> list[Candidate]:
+        return []
+
+    model.policy.draw = draw  # type: ignore[method-assign]
+    with pytest.raises(BackendFailed, match="0 candidates where 1"):
+        Aligner(ledger, model).answer_blocking(REQUEST)
