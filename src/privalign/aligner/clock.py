@@ -19,7 +19,7 @@ import string
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ import numpy as np
 from privalign.aligner.model import ServedModel
 from privalign.aligner.steps import Steps
 from privalign.randomness import Randomness
+from privalign.rewards.protocol import scores_in_process
 from privalign.types import Candidate, Request
 
 SAFETY = 4.0  # times the measured median, for machines that are busier than when it was measured
@@ -54,18 +55,18 @@ class Deadline:
 
 
 class Clock:
-    """The deadlines of one served model: its `padding` where it states one, else measured once, before the first answer."""
+    """The deadlines of one served model: its `padding` where it states one, else measured once, before the first answer.
+
+    Attributes:
+        here: whether scoring belongs to the section, since it runs in this process.
+    """
 
     def __init__(self, model: ServedModel, noise: Randomness) -> None:
         padding = model.performance.padding
         self._deadline = None if padding is None else Deadline(padding)
         self._model, self._noise = model, noise
+        self.here = scores_in_process(model.reward)  # and scoring belongs to the section
         self._measuring = threading.Lock()
-
-    @property
-    def here(self) -> bool:
-        """Whether scoring runs in this process and belongs to the section; a reward that does not say so scores elsewhere."""
-        return getattr(self._model.reward, "in_process", False)
 
     def deadline(self) -> Deadline:
         """D; takes up to a second where it is still to be measured."""
@@ -127,46 +128,52 @@ def measured(model: ServedModel, noise: Randomness, *, scoring: bool) -> Deadlin
 def _section_times(model: ServedModel, noise: Randomness) -> dict[int, float]:
     """Median seconds of a section, by its size; low scores, so that rejection goes on."""
     sensitivity = model.reward.sensitivity
-    times: dict[int, list[float]] = {}
-    for _ in _rounds():
+
+    def once() -> Iterator[tuple[int, float]]:
         steps = Steps(model.mechanism, sensitivity, noise, model.performance.chunk)
         while steps.wanted:
             scores = np.full(steps.wanted, sensitivity.range.low)
             began = time.perf_counter()
             steps.take(scores)
-            times.setdefault(len(scores), []).append(time.perf_counter() - began)
-    return {size: statistics.median(taken) for size, taken in times.items()} or {1: 0.0}  # the base policy reads none
+            yield len(scores), time.perf_counter() - began
+
+    return _medians(lambda: list(once())) or {1: 0.0}  # the base policy reads none
 
 
 def _scoring_times(model: ServedModel, most: int) -> tuple[float, float, float]:
     """Median seconds of scoring one short text, `most` short ones, and as many long ones, of letters by chance: no two alike."""
-    dice = random.Random(0)
-    request = Request.of_prompt("")
+    dice, request = random.Random(0), Request.of_prompt("")
+    sizes = ((1, SHORT), (most, SHORT), (most, LONG))
+    batches = [[Candidate("".join(dice.choices(string.ascii_lowercase + " ", k=length))) for _ in range(count)] for count, length in sizes]
 
-    def texts(count: int, length: int) -> list[Candidate]:
-        return [Candidate("".join(dice.choices(string.ascii_lowercase + " ", k=length))) for _ in range(count)]
-
-    async def score(candidates: Sequence[Candidate]) -> float:
-        taken = []
-        for _ in _rounds():
+    async def scored() -> list[tuple[int, float]]:
+        times = []
+        for number, batch in enumerate(batches):
             began = time.perf_counter()
-            await model.reward.score(request, candidates)
-            taken.append(time.perf_counter() - began)
-        return statistics.median(taken)
+            await model.reward.score(request, batch)
+            times.append((number, time.perf_counter() - began))
+        return times
 
-    def time_of(candidates: Sequence[Candidate]) -> float:
-        return _threads(os.getpid()).submit(asyncio.run, score(candidates)).result()  # a loop may be running in this thread
+    def once() -> list[tuple[int, float]]:
+        return _threads(os.getpid()).submit(asyncio.run, scored()).result()  # a loop may be running in this thread
 
-    return time_of(texts(1, SHORT)), time_of(texts(most, SHORT)), time_of(texts(most, LONG))
+    medians = _medians(once)
+    return medians[0], medians[1], medians[2]
 
 
-def _rounds() -> Iterator[int]:
-    """`ROUNDS` numbers, fewer when they take long; the first round loads what is loaded once, which the median leaves out."""
+def _medians(once: Callable[[], list[tuple[int, float]]]) -> dict[int, float]:
+    """The median of each kind of time over `ROUNDS` rounds, or as many as begin within `PATIENCE` seconds; the round before them
+    loads what is loaded once.
+    """
+    once()
+    times: dict[int, list[float]] = {}
     end = time.perf_counter() + PATIENCE
-    for number in range(ROUNDS):
-        yield number
+    for _ in range(ROUNDS):
+        for kind, seconds in once():
+            times.setdefault(kind, []).append(seconds)
         if time.perf_counter() > end:
-            return
+            break
+    return {kind: statistics.median(taken) for kind, taken in times.items()}
 
 
 def _until(end: float, work: Callable[[], None]) -> bool:
@@ -209,4 +216,5 @@ def _rounded_up(value: float) -> float:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2g} ms" if seconds >= 1e-5 else f"{seconds * 1e6:.2g} µs"
+    value, unit = (seconds * 1e3, "ms") if seconds >= 1e-5 or seconds == 0 else (seconds * 1e6, "µs")
+    return f"{float(f'{value:.4g}'):g} {unit}"

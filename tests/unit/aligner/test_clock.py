@@ -211,6 +211,6 @@ def test_figures_are_rounded_up_to_two_digits(value: float) -> None:
 
 def test_a_deadline_reads_as_a_sentence_does() -> None:
     assert str(Deadline(0.0042, 3e-5)) == "4.2 ms + 0.03 ms a candidate"
-    assert str(Deadline(0.02)) == "20 ms"
+    assert [str(Deadline(seconds)) for seconds in (0.02, 0.25, 12.5, 0.0)] == ["20 ms", "250 ms", "12500 ms", "0 ms"]
     assert str(Deadline(0.0042, 3e-5, 2e-7)) == "4.2 ms + 0.03 ms a candidate + 0.2 µs a character"
     assert Deadline(0.001, 0.01, 0.1).after(2, 3) == pytest.approx(0.321)
