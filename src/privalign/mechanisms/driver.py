@@ -29,8 +29,8 @@ def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Rand
     try:
         request = next(run)
         while True:
-            chunk = pool[drawn : drawn + request.count]
-            drawn += request.count
+            chunk = pool[drawn : drawn + request.most]
+            drawn += request.most
             request = run.send(chunk)
     except StopIteration as stop:
         selection: Selection = stop.value
