@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import privalign
 from privalign import cli
+from privalign.secret import make_installation_key
 from privalign.settings import MECHANISMS, TAKERS
 
 ESCAPE = "\x1b"
@@ -88,6 +89,7 @@ CONTRACT = {
     "reward fit",
     "reward show",
     "reward range",
+    "ledger moved",
     "init",
     "config check",
     "serve",
@@ -104,6 +106,7 @@ CONTRACT = {
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
 
 
 def test_the_commands_of_the_contract_are_there() -> None:

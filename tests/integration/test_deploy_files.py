@@ -35,6 +35,7 @@ from privalign.config import Deployment, load
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 from privalign.types import Candidate, Usage
 
@@ -62,6 +63,7 @@ gateway = _module(Path(__file__).parent / "gateway" / "conftest.py").gateway  # 
 @pytest.fixture(autouse=True)
 def own_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
 
 
 def deployment_of(file: Path, folder: Path) -> Deployment:

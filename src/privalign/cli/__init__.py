@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, serve, simulate, stages, studies
+from privalign.cli import account, demo, deployment, evaluate, key, ledger, price, report, reward, select, serve, simulate, stages, studies
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.add_typer(deployment.app, name="config")
 app.add_typer(studies.app, name="study")
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(reward.app, name="reward")
 
 INTERRUPTED, UNREAD = 130, 141
