@@ -29,6 +29,19 @@ def weight_bound(relation: Relation, records: int, norm: float, regularisation: 
     return upper(lambda: _distance(relation, records, norm, regularisation, tolerance, 1))
 
 
+def weight_norm(norm: float, range: RewardRange, output: str) -> float:
+    """W with ‖w‖ ≤ W for weights that were projected to ‖w‖·B ≤ 2²⁰ range widths (clip) or logits (sigmoid) in floats.
+
+    A float norm of 2²⁸ values is off by less than a relative 2⁻²⁵, and the projection rounds by less than that.
+    """
+    return upper(lambda: largest_norm(norm, range, output) * (1 + arb(2) ** -20))
+
+
+def largest_norm(norm: float, range: RewardRange, output: str) -> float:
+    """What weights are projected to."""
+    return LARGEST_SCORE * (range.width if output == "clip" else 1.0) / norm
+
+
 def score_bound(
     relation: Relation, records: int, norm: float, regularisation: float, tolerance: float, range: RewardRange, output: str
 ) -> float:
