@@ -99,9 +99,8 @@ def _slope(range: RewardRange, output: str) -> arb:
 def _rounding(range: RewardRange, output: str) -> arb:
     """What two scores as computed in floats differ by more than two exact ones.
 
-    The products of w·φ round to within u of themselves and their sum is rounded once, from the exact sum: at most 3u‖φ‖‖w‖;
-    the projection of w rounds it by 4u. Both scores: 14u·2²⁰ range widths, or logits, of which a sigmoid passes a quarter;
-    its own last steps round by at most 8u of R and of the ends of the range.
+    w·φ is off by at most 3u‖φ‖‖w‖, as `rewards.sums` shows; the projection of w rounds it by 4u. Both scores: 14u·2²⁰ range
+    widths, or logits, of which a sigmoid passes a quarter; its own last steps round by at most 8u of R and of the ends of the range.
     """
     rounding = 16 * arb(UNIT) * arb(LARGEST_SCORE) * arb(range.width)
     return rounding if output == "clip" else rounding + 32 * arb(UNIT) * (arb(range.width) + _largest(range))
