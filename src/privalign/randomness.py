@@ -208,8 +208,8 @@ class SecureRandomness:
     def bernoullis(self, probabilities: Probabilities) -> NDArray[np.bool_]:
         """Independent trials, each True with exactly its probability, however near to 0 or to 1.
 
-        64 digits of a uniform U_i each, against a float p̂_i with |p̂_i − p_i| ≤ e; the one with the least |U_i − p̂_i| is looked at again with
-        128 digits. With w = 2e + 2⁻⁵⁰ the width of what floats leave open, two of n trials fall in with probability below (n·w)²/2:
+        64 digits of a uniform U_i each, against a float p̂_i with |p̂_i − p_i| ≤ e; the one with the least |U_i − p̂_i| is looked at
+        again with 128 digits. With w = 2e + 2⁻⁵⁰ the width of what floats leave open, two of n trials fall in with probability below (n·w)²/2:
         with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴; the look itself leaves 2⁻¹²⁰ open.
 
         Raises:

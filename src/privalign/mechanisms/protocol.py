@@ -104,6 +104,9 @@ def read_scores(rewards: Any, least: int, most: int | None = None) -> Rewards:
         raise InvalidRewards(f"the scorer returned scores of shape {scores.shape} for {most or least} candidates; refusing to select")
     if scores.dtype.itemsize > 8:
         raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats")
+    if scores.dtype.kind != "f":
+        info = np.iinfo(scores.dtype)
+        scores = np.clip(scores, max(info.min, -_FARTHEST), min(info.max, _FARTHEST))
     scores = scores.astype(np.float64)
     if not np.isfinite(scores).all():
         raise InvalidRewards("the scorer returned a score that is not a finite number; refusing to select")
@@ -116,7 +119,12 @@ def _floats(rewards: Sequence[Any]) -> list[float]:
         raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats")
     if kinds - _NUMBERS:
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
-    return [float(min(max(reward, -_FARTHEST), _FARTHEST) if isinstance(reward, _WHOLE) else reward) for reward in rewards]
+    return [as_float(reward) for reward in rewards]
+
+
+def as_float(number: Any) -> float:
+    """A real number of Python or NumPy as a float; a whole number is cut to ±2^53, so that it is one."""
+    return float(min(max(int(number), -_FARTHEST), _FARTHEST) if isinstance(number, _WHOLE) else number)
 
 
 def admit(rewards: Any, sensitivity: Sensitivity, least: int, most: int | None = None) -> Rewards:
