@@ -18,6 +18,7 @@ from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 Run = Callable[..., tuple[int, str, str]]
@@ -116,6 +117,7 @@ def scorer() -> Iterator[Scorer]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     monkeypatch.setenv("SCORER_KEY", "s3cret-key")
 
 

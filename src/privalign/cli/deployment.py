@@ -39,6 +39,7 @@ delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
 relation = "replace"                      # add-remove | replace | flip: what makes two data sets neighbours
 records_per_person = 1
+# dataset = "prefs"                       # its id, by default the account's name; a second account over it says also = ["prefs"]
 
 [policies.local]
 independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data
@@ -78,9 +79,12 @@ def init(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone. Makes the installation key."""
+    from privalign.secret import make_installation_key
+
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
+    make_installation_key()
     with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:
