@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pytest
 from privalign.accounting.rules import TwoCounter
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger, Reservation
+from privalign.secret import secret_path
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 
 Run = Callable[..., tuple[int, str, str]]
@@ -30,6 +32,9 @@ ACCOUNT_KEYS = {
     "delta_per_query": (float, type(None)),
     "relation": str,
     "records_per_person": int,
+    "dataset": str,
+    "also": list,
+    "sum": dict,
     "spent": dict,
     "remaining": dict,
     "queries": dict,
@@ -108,6 +113,23 @@ def test_the_defaults_of_the_contract(document: Any) -> None:
 def test_options_of_create_are_kept(document: Any, options: list[object], expected: dict[str, object]) -> None:
     made = document("account", "create", "prefs", *BUDGET, *options)
     assert {key: made[key] for key in expected} == expected
+
+
+def test_an_account_names_its_data_set(document: Any, refused: Any, run: Run) -> None:
+    made = document("account", "create", "prefs", *BUDGET)
+    assert (made["dataset"], made["also"], made["sum"]) == ("prefs", [], {"epsilon": 8.0, "delta": 1e-6})
+    assert document("account", "create", "other", *BUDGET, "--dataset", "votes")["dataset"] == "votes"
+    second = ("account", "create", "second", "--epsilon", 0.7, "--delta", 1e-5, "--rule", "basic", "--dataset", "prefs")
+    error = refused(2, *second)
+    assert "--dataset: prefs is the data set of account prefs too" in error
+    assert "--also prefs" in error
+    assert "--also: 'other' is not an account over data set prefs" in refused(2, *second, "--also", "prefs", "--also", "other")
+    assert "--dataset: " in refused(2, *second[:-1], "a b")
+    made = document(*second, "--also", "prefs")
+    assert (made["also"], made["sum"]) == (["prefs"], {"epsilon": 8.7, "delta": 1.1e-5})
+    first = document("account", "show", "prefs")
+    assert (first["also"], first["sum"]) == (["second"], made["sum"])
+    assert "(8.7, 1.1e-5)-indistinguishable" in " ".join(run("account", "show", "prefs")[1].split())
 
 
 def test_the_order_can_be_chosen_for_a_mechanism(document: Any) -> None:
@@ -235,7 +257,7 @@ def test_verify_and_a_head_that_was_written_down(document: Any, refused: Any) ->
     spend(2)
     checked = document("account", "verify", "prefs")
     shown = document("account", "show", "prefs")
-    assert checked == {"account": "prefs", "verified": True, "rows": 5, "head": shown["head"], "spent": shown["spent"]}
+    assert checked == {"account": "prefs", "verified": True, "rows": 5, "head": shown["head"], "spent": shown["spent"], "anchored": 5}
     spend(1)
     for head in (made["head"], checked["head"]):  # older heads of the same chain are fine
         assert document("account", "verify", "prefs", "--expect-head", head)["rows"] == 7
@@ -254,6 +276,10 @@ def test_verify_finds_an_old_backup_that_was_put_back(document: Any, refused: An
     for name in ("privalign.db", "privalign.db-wal", "privalign.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / "backup.db").rename(tmp_path / "privalign.db")
+    assert "`privalign ledger moved --ledger sqlite:///privalign.db`" in refused(4, "account", "verify", "prefs")
+    assert "older copy" in refused(4, "ledger", "moved")
+    shutil.rmtree(secret_path().with_name("anchors"))  # on a host without the anchor nothing speaks against it
+    document("ledger", "moved")
     assert document("account", "verify", "prefs")["verified"]  # by itself an old copy is a good journal
     assert head in refused(5, "account", "verify", "prefs", "--expect-head", head)
 
@@ -396,9 +422,9 @@ def test_create_reads_the_sensitivity_of_a_certificate(
     document: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
-    from privalign.secret import installation_key
+    from privalign.secret import make_installation_key
 
-    certificate = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.01, reason="a test").signed(installation_key())
+    certificate = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.01, reason="a test").signed(make_installation_key())
     file = tmp_path / "certificate.json"
     file.write_text(json.dumps(certificate.to_json()))
     served = ("--mechanism", "privbon", "--scale", 1.0)
@@ -406,6 +432,7 @@ def test_create_reads_the_sensitivity_of_a_certificate(
     assert by_certificate["order"] == document("account", "create", "b", *BUDGET, *served, "--sensitivity", 0.01)["order"]
     assert by_certificate["order"] != document("account", "create", "c", *BUDGET, *served)["order"]
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "another"))
+    make_installation_key()
     assert "signature" in refused(2, "account", "create", "d", *BUDGET, *served, "--certificate", file)
 
 

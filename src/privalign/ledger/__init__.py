@@ -5,15 +5,17 @@ from privalign.ledger.entries import (
     Entry,
     IdempotencyKey,
     Key,
+    Move,
     NewKey,
     Pending,
+    Promise,
     Raise,
     Replay,
     Reservation,
     Role,
     Verification,
 )
-from privalign.ledger.failures import KeyExhausted, KeyRefused, LedgerFailed, UnknownAccount
+from privalign.ledger.failures import KeyExhausted, KeyRefused, LedgerBehind, LedgerFailed, UnknownAccount
 from privalign.ledger.ledger import Ledger
 
 __all__ = [
@@ -24,9 +26,12 @@ __all__ = [
     "KeyExhausted",
     "KeyRefused",
     "Ledger",
+    "LedgerBehind",
     "LedgerFailed",
+    "Move",
     "NewKey",
     "Pending",
+    "Promise",
     "Raise",
     "Replay",
     "Reservation",

@@ -9,7 +9,9 @@ from enum import StrEnum
 
 from privalign.accounting.rules import Debit, Rule
 from privalign.events import Event
-from privalign.intervals import less
+from privalign.intervals import less, shown, total
+from privalign.ledger.place import Place
+from privalign.ledger.terms import Terms
 from privalign.sensitivity import Relation
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,8 +38,19 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What another account over the same data set promises: its (ε, δ), as raised."""
+
+    account: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """One protected preference data set and what was spent on it.
+
+    `dataset` names it; `also` are the other accounts over it, whose promises add to this one's.
 
     `limit` and the debits are whole units per counter; `debited` holds settled and open queries, `open` the worst cases
     of the live reservations among them. An expired reservation counts as settled. `head` is the hash of the last of
@@ -58,6 +71,19 @@ class Account:
     raises: tuple[Raise, ...]
     head: str
     length: int
+    dataset: str
+    also: tuple[Promise, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """What it was made with, its ε as raised."""
+        return Terms(self.rule, self.relation, self.records_per_person, self.dataset)
+
+    @property
+    def together(self) -> tuple[float, float]:
+        """(ε, δ) of this account and all others over its data set: their sums, rounded up."""
+        epsilons, deltas = [each.epsilon for each in self.also], [each.delta for each in self.also]
+        return total([self.rule.epsilon, *epsilons]), total([self.rule.delta, *deltas])
 
     @property
     def spent(self) -> tuple[float, float]:
@@ -72,15 +98,28 @@ class Account:
 
     @property
     def guarantee(self) -> str:
-        """The guarantee in words, with what a raised budget does to it."""
+        """The guarantee in words, with what a raised budget does to it, and other accounts over the same data set."""
+        return " ".join([self.rule.guarantee(), *self._raised(), *self._shared()])
+
+    def _raised(self) -> list[str]:
         if not self.raises:
-            return self.rule.guarantee()
+            return []
         first = self.raises[0]
-        return (
-            f"{self.rule.guarantee()} ε was raised from {first.before:g} on {first.time:%Y-%m-%d} after answers may have been seen: "
+        return [
+            f"ε was raised from {first.before:g} on {first.time:%Y-%m-%d} after answers may have been seen: "
             "this holds if the highest ε was fixed in advance, or if no raise depended on a released answer, "
             "for which there is only the operator's word."
-        )
+        ]
+
+    def _shared(self) -> list[str]:
+        if not self.also:
+            return []
+        epsilon, delta = self.together
+        others = ", ".join(each.account for each in self.also)
+        return [
+            f"Data set {self.dataset} is protected by {others} too: everything that these accounts release together is "
+            f"({shown(epsilon)}, {shown(delta)})-indistinguishable, the sums of their ε and δ."
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +164,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of an account's journal: `kind` create, reserve, settle, void, expire or raise.
+    """One row of an account's journal: `kind` create, reserve, settle, void, expire, raise or move.
 
     `debit` and `queries` are what the row adds to the account (negative: gives back). `reservation` is the row that
     reserved. `hash` is SHA-256 of `record`, the canonical JSON that holds all of this and the previous hash.
@@ -146,13 +185,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A journal that was re-added from its first row and found right: anchor `head` outside the database."""
+    """A journal that was re-added from its first row and found right: write `head` down outside the database.
+
+    `anchored` is the row that this host's anchor holds, which the journal has; None where it has no anchor.
+    """
 
     account: str
     length: int
     head: str
     debited: Debit
     spent: tuple[float, float]
+    anchored: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A ledger's new place, journalled in all its accounts. `before` is None where none was stored."""
+
+    before: Place | None
+    now: Place
+    accounts: tuple[str, ...]
 
 
 class Role(StrEnum):

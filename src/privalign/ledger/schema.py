@@ -2,7 +2,8 @@
 
 | table | one row per | changes |
 |---|---|---|
-| ledger_accounts | account | counters, head and time move; name, parameters and creation never do (trigger) |
+| ledger_identity | ledger: one row | the place, by `ledger moved` |
+| ledger_accounts | account | counters, head and time move; name, parameters, data set and creation never do (trigger) |
 | ledger_journal | thing that happened to an account | never (trigger): append-only |
 | ledger_reservations | open reservation | the lease is renewed; the row goes when it is settled, voided or expired |
 | ledger_answers | idempotency key that is open or settled | gets its release when settled; loses the text after `retain` |
@@ -44,6 +45,13 @@ def insert_unless_taken(table: Table, *columns: str) -> TextClause:
 
 METADATA = MetaData()
 
+IDENTITY = Table(
+    "ledger_identity",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("place", Text),  # canonical JSON: path, device, inode of SQLite's file
+)
+
 ACCOUNTS = Table(
     "ledger_accounts",
     METADATA,
@@ -58,6 +66,7 @@ ACCOUNTS = Table(
     Column("refused", BigInteger, nullable=False),
     Column("length", BigInteger, nullable=False),
     Column("head", Text, nullable=False),
+    Column("dataset", Text, nullable=False),  # what it protects; as created
 )
 
 JOURNAL = Table(
