@@ -209,8 +209,8 @@ class SecureRandomness:
         """Independent trials, each True with exactly its probability, however near to 0 or to 1.
 
         64 digits of a uniform U_i each, against a float p̂_i with |p̂_i − p_i| ≤ e; the one with the least |U_i − p̂_i| is looked at
-        again with 128 digits. With w = 2e + 2⁻⁵⁰ the width of what floats leave open, two of n trials fall in with probability below (n·w)²/2:
-        with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴; the look itself leaves 2⁻¹²⁰ open.
+        again with 128 digits. Floats leave a width w = 2e + 2⁻⁵⁰ open, into which two of n trials fall with probability below
+        (n·w)²/2: with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴. The look itself leaves 2⁻¹²⁰ open.
 
         Raises:
             ArithmeticError: an enclosure does not sharpen (a sound one gets here with probability below 2^−16000).
