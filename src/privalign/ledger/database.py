@@ -7,6 +7,7 @@ on the account), so what they read stays true until they commit. A commit that r
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -26,6 +27,10 @@ from privalign.ledger.place import Place, is_mounted_alone
 from privalign.ledger.transaction import Transaction
 
 _WRITES = "privalign_writes"
+
+# Every writer locks the account first and then reads it anew: another isolation would answer with a snapshot from before the lock,
+# and end half of the writers that met with a serialization failure.
+BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Database:
@@ -81,7 +86,14 @@ class Database:
 
     def write(self) -> AbstractContextManager[Transaction]:
         """A writing transaction: committed durably at the end of the block, rolled back whole when it raises."""
-        return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+        return self._transaction(BEGIN_WRITING if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+
+    def again(self, began: float) -> bool:
+        """Whether a transaction that met another one, in the work that began then, may be tried again; waits a little, by chance."""
+        left = began + self._patience - time.monotonic()
+        if left > 0:
+            time.sleep(random.uniform(0.0, min(left, 0.05)))
+        return left > 0
 
     def open_anywhere(self) -> Identity:
         """Opens the ledger wherever its file is, until it is closed: for what makes this its place.
@@ -137,7 +149,7 @@ class Database:
             raise LedgerFailed(
                 f"ledger {self.name}: its schema {error} is newer than this version of privalign; upgrade privalign"
             ) from None
-        except (SQLAlchemyError, driver_error) as error:
+        except (SQLAlchemyError, UnicodeDecodeError, driver_error) as error:
             raise explain(error, self.name) from None
 
     def _open(self) -> None:
@@ -241,14 +253,24 @@ def _engine(url: URL, patience: float) -> Engine:
         event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, str(url), patience))
         event.listen(engine, "begin", _begin)
         return engine
+    # a database whose encoding is SQL_ASCII would hand over bytes, from its first word on
+    settings = {"connect_timeout": max(2, round(patience)), "client_encoding": "utf8"}
     try:
-        engine = create_engine(
-            url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args={"connect_timeout": max(2, round(patience))}
-        )
+        engine = create_engine(url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args=settings)
     except ImportError:
         raise MissingDependency("PostgreSQL needs psycopg; install it with `pip install 'privalign[postgres]'`") from None
     name = url.render_as_string(hide_password=True)
-    event.listen(engine, "connect", lambda connection, _: _prepare_postgresql(connection, name, patience))
+
+    def connect(dialect: Any, _: object, arguments: Any, named: Any) -> Any:  # before SQLAlchemy asks its own questions
+        connection = dialect.connect(*arguments, **named)
+        try:
+            _prepare_postgresql(connection, name, patience)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    event.listen(engine, "do_connect", connect)
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -279,19 +301,34 @@ def _prepare_sqlite(connection: sqlite3.Connection, name: str, patience: float) 
 
 def _begin(connection: Connection) -> None:
     """For migrations. The drivers begin nothing by themselves, so that a writer can take the lock before it reads."""
-    immediate = connection.dialect.name == "sqlite" and connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(BEGIN_WRITING)
+        return
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
 
 
 def _prepare_postgresql(connection: Any, name: str, patience: float) -> None:
-    """Refuses a server that acknowledges commits before they are on its disk; bounds the waits for locks."""
+    """Sets what the ledger rests on, whatever the defaults of server, database and role.
+
+    Refuses a server that acknowledges commits before they are on its disk. The isolation is set where transactions begin; the search
+    path is the user's: it says which ledger is meant.
+    """
     connection.autocommit = True
-    milliseconds = round(patience * 1000)
+    milliseconds = max(1, round(patience * 1000))
+    pinned = {
+        "statement_timeout": 2 * milliseconds,  # above the wait for a lock, which it would cut short; first, as it bounds what follows
+        "lock_timeout": milliseconds,
+        "idle_in_transaction_session_timeout": milliseconds,  # a stalled client frees the account
+        "TimeZone": "'UTC'",
+        "DateStyle": "'ISO'",
+        "extra_float_digits": 3,  # shares and rates in full
+        "standard_conforming_strings": "on",
+    }
     with connection.cursor() as cursor:
+        for setting, value in pinned.items():
+            cursor.execute(f"SET {setting} = {value}")
         cursor.execute("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
         synchronous_commit, fsync = cursor.fetchone()
-        cursor.execute(f"SET lock_timeout = {milliseconds}")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")  # a stalled client frees the account
     for setting, value, durable in (
         ("synchronous_commit", synchronous_commit, ("on", "remote_apply")),
         ("fsync", fsync, ("on",)),
