@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
+from privalign.cli.ledgers import remaining_delta
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
@@ -147,7 +148,8 @@ def ask(
     spec = deployment.model(model)
     ledger = deployment.ledger()
     (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
-    epsilon, delta = ledger.account(spec.account).remaining
+    account = ledger.account(spec.account)
+    epsilon, delta = account.remaining
     document: dict[str, Any] = {
         "text": release.text,
         "privacy": {
@@ -171,7 +173,7 @@ def ask(
     else:
         typer.echo(text)
     typer.echo()
-    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": delta})
+    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
 
 
 async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
