@@ -78,12 +78,12 @@ def init(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone. Makes the installation key."""
-    from privalign.secret import make_installation_key
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    from privalign.secret import make_named_key
 
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
-    make_installation_key()
+    make_named_key()
     with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:

@@ -51,7 +51,7 @@ def create(
 ) -> None:
     """Makes a key. Its secret is shown once and stored nowhere. Limits of keys are no separate privacy guarantee."""
     from privalign.ledger import Role
-    from privalign.secret import make_installation_key
+    from privalign.secret import make_named_key
 
     try:
         kind = Role(role)
@@ -67,7 +67,7 @@ def create(
     elif names is not None and DEFAULT_FILE.is_file():  # may be another deployment's
         with contextlib.suppress(PrivalignError):
             _warn_of_models(names, DEFAULT_FILE)
-    make_installation_key()
+    make_named_key()
     named = ledger is not None or config is not None or DEFAULT_FILE.is_file()  # else this may be another folder than was meant
     made = open_ledger(ledger_url(ledger, config), must_exist=not named).create_key(
         kind, models=names, expires=_date(expires), account=account, share=share, queries=queries, rate=rate
