@@ -234,7 +234,8 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _write(target: Path, content: bytes) -> None:
     fresh = target.parent / f".{target.name}.tmp"  # the lock keeps others from the same name
     try:
-        with fresh.open("wb") as file:
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # it may hold protected scores
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
