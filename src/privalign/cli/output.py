@@ -137,13 +137,7 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
     target = Path(os.path.realpath(path))  # a link keeps pointing to the file that it names
     fresh = target.parent / f".privalign-{secrets.token_hex(8)}.tmp"
     try:
-        if source is not None and source.exists() and (target == Path(os.path.realpath(source)) or _same(target, source)):
-            raise InvalidInput(field, f"{path} is the file to read; give another name")
-        if target.exists() and not target.is_file():
-            raise InvalidInput(field, f"{path} is not a regular file; give the name of a file")
-        if _is_stdout(target):
-            raise InvalidInput(field, f"{path} is where stdout goes; give another name")
-        refuse_ledger(path, field)
+        check_output(path, source, field=field)
         with fresh.open("x", encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
@@ -155,6 +149,22 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def check_output(path: Path, source: Path | None = None, *, field: str = "--out") -> None:
+    """Refuses what `replacing` would not write over, before long work.
+
+    Raises:
+        InvalidInput: as `replacing`.
+    """
+    target = Path(os.path.realpath(path))
+    if source is not None and source.exists() and (target == Path(os.path.realpath(source)) or _same(target, source)):
+        raise InvalidInput(field, f"{path} is the file to read; give another name")
+    if target.exists() and not target.is_file():
+        raise InvalidInput(field, f"{path} is not a regular file; give the name of a file")
+    if _is_stdout(target):
+        raise InvalidInput(field, f"{path} is where stdout goes; give another name")
+    refuse_ledger(path, field)
 
 
 def refuse_ledger(path: Path, field: str) -> None:

@@ -71,8 +71,7 @@ class HeadReward:
 
     def score(self, prompt: str, answers: Sequence[str]) -> NDArray[np.float64]:
         """Scores in the public range, shape (len(answers),)."""
-        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
-        raw = np.array([[_dot(row, weights) for row in _split(rows)] for weights in self._weights]).reshape(len(self._weights), -1)
+        raw = self.raw(prompt, answers)
         low, high, width = self.certificate.range.low, self.certificate.range.high, self.certificate.range.width
         if self.certificate.output == "sigmoid":
             from scipy.special import expit
@@ -80,6 +79,11 @@ class HeadReward:
             raw = low + width * expit(raw)
         scores: Floats = np.clip(raw, low, high)
         return np.array([math.fsum(column) / len(column) for column in scores.T])
+
+    def raw(self, prompt: str, answers: Sequence[str]) -> Floats:
+        """w·φ of every head, before it is clipped or squashed, shape (heads, len(answers)); no range bounds it."""
+        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
+        return np.array([[_dot(row, weights) for row in _split(rows)] for weights in self._weights]).reshape(len(self._weights), -1)
 
 
 def _split(rows: Any) -> list[tuple[NDArray[np.int32], Floats]]:
