@@ -9,7 +9,7 @@ sharp; and the end of the enclosure that is on the safe side becomes a float.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from typing import TypeVar
@@ -83,6 +83,13 @@ def less(total: float, spent: float) -> float:
     exact = max(Fraction(0), Fraction(_printed(total)) - Fraction(_printed(spent)))  # decimals would round to their context
     left = float(exact)
     return left if Fraction(_printed(left)) <= exact else math.nextafter(left, 0.0)
+
+
+def total(values: Iterable[float]) -> float:
+    """The sum of numbers as printed, rounded up."""
+    exact = sum((Fraction(_printed(value)) for value in values), Fraction(0))
+    bound = float(exact)
+    return bound if Fraction(_printed(bound)) >= exact else math.nextafter(bound, math.inf)
 
 
 def _printed(value: float) -> Decimal:

@@ -126,6 +126,7 @@ def test_an_unknown_account_is_named(ledger: Ledger, use: str) -> None:
         "DELETE FROM ledger_journal",
         "UPDATE ledger_accounts SET parameters = '{}'",
         "UPDATE ledger_accounts SET name = 'other'",
+        "UPDATE ledger_accounts SET dataset = 'other'",
         "DELETE FROM ledger_accounts",
         "UPDATE ledger_accounts SET debited_rdp = limit_rdp + 1",
         "UPDATE ledger_accounts SET debited_rdp = -1",
@@ -669,3 +670,52 @@ def test_a_forfeited_query_is_spent_at_once_and_its_key_is_free(ledger: Ledger) 
     assert ledger.account("prefs").debited == COST * 2
     assert kinds(ledger) == ["create", "reserve", "expire", "reserve"]
     ledger.verify("prefs")
+
+
+# Data sets
+
+
+def test_an_account_protects_the_data_set_of_its_name_unless_it_says_so(ledger: Ledger) -> None:
+    assert ledger.account("prefs").dataset == ledger.account("prefs").terms.dataset == "prefs"
+    votes = ledger.create_account("other", RULE, dataset="votes-2026")
+    assert (votes.dataset, votes.also, votes.together) == ("votes-2026", (), (50.0, 1e-6))
+    assert next(iter(ledger.journal("other"))).note["dataset"] == "votes-2026"
+    assert json.loads(next(iter(ledger.export("other"))))["dataset"] == "votes-2026"
+    for name in ("prefs", "other"):
+        ledger.verify(name)
+
+
+def test_two_accounts_over_one_data_set_add_up_and_say_so(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match=r"dataset: prefs is the data set of account prefs too.*--also prefs"):
+        ledger.create_account("second", RULE, dataset="prefs")
+    second = ledger.create_account("second", Renyi(8.1, 1e-5, 4.0), dataset="prefs", also=["prefs"])
+    first = ledger.account("prefs")
+    assert ([each.account for each in first.also], [each.account for each in second.also]) == (["second"], ["prefs"])
+    assert first.together == second.together == (58.1, 1.1e-5)
+    assert "Data set prefs is protected by second too" in first.guarantee
+    assert "(58.1, 1.1e-5)-indistinguishable" in second.guarantee
+    with pytest.raises(InvalidInput, match="data set of account second too"):  # every one of them is named
+        ledger.create_account("third", RULE, dataset="prefs", also=["prefs"])
+    ledger.create_account("third", RULE, dataset="prefs", also=["second", "prefs", "prefs"])
+    ledger.raise_budget("third", 51.0, "more traffic")
+    assert [each.together for each in ledger.accounts()] == [(109.1, 1.2e-5)] * 3  # as raised, on each of them
+    assert next(iter(ledger.journal("third"))).note["also"] == ["prefs", "second"]
+    assert ledger.verify("third").length == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"also": ["prefs"]}, "'prefs' is not an account over data set second"),
+        ({"dataset": "prefs", "also": ["prefs", "nobody"]}, "'nobody' is not an account over data set prefs"),
+        ({"dataset": "prefs", "also": ["prefs", "second"]}, "'second' is not an account over"),
+        ({"dataset": "a b"}, "dataset: 'a b' cannot be a name"),
+        ({"dataset": ""}, "dataset: '' cannot be a name"),
+        ({"dataset": "prefs", "also": ["prefs"], "relation": Relation.FLIP}, "only for the same neighbours"),
+        ({"dataset": "prefs", "also": ["prefs"], "records_per_person": 2}, "only for the same neighbours"),
+    ],
+)
+def test_what_cannot_share_a_data_set_is_refused(ledger: Ledger, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        ledger.create_account("second", RULE, **options)  # type: ignore[arg-type]
+    assert [each.name for each in ledger.accounts()] == ["prefs"]

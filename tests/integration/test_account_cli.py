@@ -30,6 +30,9 @@ ACCOUNT_KEYS = {
     "delta_per_query": (float, type(None)),
     "relation": str,
     "records_per_person": int,
+    "dataset": str,
+    "also": list,
+    "sum": dict,
     "spent": dict,
     "remaining": dict,
     "queries": dict,
@@ -108,6 +111,23 @@ def test_the_defaults_of_the_contract(document: Any) -> None:
 def test_options_of_create_are_kept(document: Any, options: list[object], expected: dict[str, object]) -> None:
     made = document("account", "create", "prefs", *BUDGET, *options)
     assert {key: made[key] for key in expected} == expected
+
+
+def test_an_account_names_its_data_set(document: Any, refused: Any, run: Run) -> None:
+    made = document("account", "create", "prefs", *BUDGET)
+    assert (made["dataset"], made["also"], made["sum"]) == ("prefs", [], {"epsilon": 8.0, "delta": 1e-6})
+    assert document("account", "create", "other", *BUDGET, "--dataset", "votes")["dataset"] == "votes"
+    second = ("account", "create", "second", "--epsilon", 0.7, "--delta", 1e-5, "--rule", "basic", "--dataset", "prefs")
+    error = refused(2, *second)
+    assert "--dataset: prefs is the data set of account prefs too" in error
+    assert "--also prefs" in error
+    assert "--also: 'other' is not an account over data set prefs" in refused(2, *second, "--also", "prefs", "--also", "other")
+    assert "--dataset: " in refused(2, *second[:-1], "a b")
+    made = document(*second, "--also", "prefs")
+    assert (made["also"], made["sum"]) == (["prefs"], {"epsilon": 8.7, "delta": 1.1e-5})
+    first = document("account", "show", "prefs")
+    assert (first["also"], first["sum"]) == (["second"], made["sum"])
+    assert "(8.7, 1.1e-5)-indistinguishable" in " ".join(run("account", "show", "prefs")[1].split())
 
 
 def test_the_order_can_be_chosen_for_a_mechanism(document: Any) -> None:
@@ -406,6 +426,7 @@ def test_create_reads_the_sensitivity_of_a_certificate(
     assert by_certificate["order"] == document("account", "create", "b", *BUDGET, *served, "--sensitivity", 0.01)["order"]
     assert by_certificate["order"] != document("account", "create", "c", *BUDGET, *served)["order"]
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "another"))
+    installation_key()
     assert "signature" in refused(2, "account", "create", "d", *BUDGET, *served, "--certificate", file)
 
 

@@ -88,16 +88,38 @@ def test_fit_prints_the_certificate_that_it_writes_and_show_explains_it(run: Run
 
 def test_nothing_printed_depends_on_the_preferences(run: Run, prefs: Path, tmp_path: Path) -> None:
     write_pairs(tmp_path / "other.jsonl.gz", preferences(40, seed=5))
-    documents = [fit(run, file, "--lambda", 10) for file in (prefs, tmp_path / "other.jsonl.gz")]
+    documents = [fit(run, file, "--lambda", 10, "--dataset", "prefs") for file in (prefs, tmp_path / "other.jsonl.gz")]
     for document in documents:
         del document["mac"]
     assert documents[0] == documents[1]
     for file in (prefs, tmp_path / "other.jsonl.gz"):
-        code, out, error = run("reward", "fit", file, "--features", SMALL, "--lambda", 10, "--out", "head.json", "--workers", 1)
+        command = ("reward", "fit", file, "--features", SMALL, "--lambda", 10, "--out", "head.json", "--workers", 1, "--dataset", "prefs")
+        code, out, error = run(*command)
         assert (code, error) == (0, "")
         before, _, after = out.partition("mac ")  # an HMAC under the installation's key tells nothing to who has not the key
         documents.append([before, after[after.index("Scores lie") :]])
     assert documents[2] == documents[3]
+
+
+def test_the_certificate_names_the_data_set(run: Run, prefs: Path, tmp_path: Path) -> None:
+    assert fit(run, prefs, "--lambda", 10)["dataset"] == "prefs"  # of the file's name
+    assert fit(run, prefs, "--lambda", 10, "--dataset", "survey-2026")["dataset"] == "survey-2026"
+    assert "The data set is survey-2026: other accounts refuse it." in run("reward", "show", "head.json")[1].replace("\n", " ")
+    odd = prefs.rename(tmp_path / "our prefs.jsonl.gz")
+    common = ("reward", "fit", odd, "--features", SMALL, "--lambda", 10, "--out", "other.json")
+    refused(run, *common, says="--dataset: 'our prefs' cannot be a name")
+    refused(run, *common, "--dataset", "two words", says="--dataset: 'two words' cannot be a name")
+
+
+def test_a_release_is_of_the_data_set_of_its_account(run: Run, prefs: Path) -> None:
+    budget = ("--epsilon", 3, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)
+    assert run("account", "create", "paying", *budget, "--dataset", "survey-2026")[0] == 0
+    release = (*RELEASE[:-1], "paying")
+    common = ("reward", "fit", prefs, "--features", SMALL, "--workers", 1, "--out", "head.json", *release)
+    refused(run, *common, "--dataset", "prefs", says="--dataset: prefs is not the data set of account paying: survey-2026")
+    assert fit(run, prefs, *release)["dataset"] == "survey-2026"
+    assert fit(run, prefs, *release, "--dataset", "survey-2026")["dataset"] == "survey-2026"  # the same release again
+    assert json.loads(run("account", "show", "paying", "--json")[1])["queries"]["settled"] == 1
 
 
 def test_diagnostics_go_to_a_file_of_the_operator_only(run: Run, prefs: Path) -> None:

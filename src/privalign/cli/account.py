@@ -33,6 +33,19 @@ def create(
     ] = None,
     relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
     records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.", min=1)] = 1,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", help="Data set that it protects. Default: of the account's name.", metavar="ID", show_default=False),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            help="Another account over the same data set: accepts that ε and δ of both add up. May be repeated.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     mechanism: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +117,10 @@ def create(
         made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
     if event is not None:
         made.charge(event)  # refuses what no account can pay for
-    account = open_ledger(ledger, must_exist=False).create_account(name, made, relation=neighbours, records_per_person=records_per_person)
+    with named(("dataset", "also")):
+        account = open_ledger(ledger, must_exist=False).create_account(
+            name, made, relation=neighbours, records_per_person=records_per_person, dataset=dataset, also=also or ()
+        )
     _show(account_document(account), json)
 
 

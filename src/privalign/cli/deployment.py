@@ -37,6 +37,7 @@ delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
 relation = "replace"                      # add-remove | replace | flip: what makes two data sets neighbours
 records_per_person = 1
+# dataset = "prefs"                       # its id, by default the account's name; a second account over it says also = ["prefs"]
 
 [policies.local]
 independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data

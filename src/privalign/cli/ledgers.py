@@ -38,7 +38,7 @@ def account_document(account: Account) -> dict[str, Any]:
     """The JSON document of `account show`."""
     import dataclasses
 
-    spent, remaining = account.spent, account.remaining
+    spent, remaining, together = account.spent, account.remaining, account.together
     rule = account.rule
     return {
         "name": account.name,
@@ -50,6 +50,9 @@ def account_document(account: Account) -> dict[str, Any]:
         "delta_per_query": getattr(rule, "delta_per_query", None),
         "relation": account.relation.value,
         "records_per_person": account.records_per_person,
+        "dataset": account.dataset,
+        "also": [each.account for each in account.also],
+        "sum": {"epsilon": together[0], "delta": together[1]},
         "spent": {"epsilon": spent[0], "delta": spent[1]},
         "remaining": {"epsilon": remaining[0], "delta": remaining[1]},
         "queries": {"settled": account.settled_queries, "open": account.open_queries, "refused": account.refused_queries},

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,8 @@ class PaidRelease:
                 f"{self.account} protects {account.records_per_person} records a person under {account.relation.value}; "
                 "fit the head for these",
             )
+        if account.dataset != self.settings.dataset:
+            raise InvalidInput("--account", f"{self.account} protects data set {account.dataset}, not {self.settings.dataset}; name that")
 
     @property
     def scale(self) -> float:
@@ -101,6 +103,7 @@ class PaidRelease:
         with self.prefs.open("rb") as stream:
             data = hashlib.file_digest(stream, "sha256").digest()
         certificate = released_certificate(self.settings, self.scale, epsilon=self.epsilon, delta=self.delta, account=self.account)
-        public = {name: value for name, value in certificate.to_json().items() if name != "versions"}
+        # as version 1 of the format writes it: what was paid then is found again, and the data set's name changes no weight
+        public = {name: value for name, value in replace(certificate, version=1).to_json().items() if name != "versions"}
         body = json.dumps([public, self.reading, str(self.out.resolve())], sort_keys=True).encode()
         return hmac.digest(installation_key(), b"release" + data + hashlib.sha256(body).digest(), "sha256")

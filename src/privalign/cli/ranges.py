@@ -234,7 +234,9 @@ def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str
         events = (end_event(head.certificate, terms["scale"]),) * 2
     ledger = open_ledger(payer.ledger)
     found = ledger.account(payer.account)
-    Terms(found.rule, found.relation, found.records_per_person).charge(events)  # refuses other neighbours before anything is scored
+    if head.certificate.dataset not in (None, found.dataset):
+        raise InvalidInput("--account", f"{found.name} protects data set {found.dataset}, not {head.certificate.dataset}; name that one's")
+    Terms(found.rule, found.relation, found.records_per_person, found.dataset).charge(events)  # refuses other neighbours before it scores
 
     def draw() -> bytes:
         ends = released_ends(_raw_scores(file, head), coverage, terms["scale"])

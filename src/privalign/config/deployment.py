@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from privalign.errors import InvalidFile, InvalidInput
 from privalign.events import Event
 from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Account, Ledger, UnknownAccount
-from privalign.ledger.accounts import check_name
+from privalign.ledger.accounts import check_name, check_sharing
 from privalign.ledger.presence import is_made
 from privalign.ledger.terms import Terms
 from privalign.mechanisms.privitp import PrivITP
@@ -38,14 +38,22 @@ from privalign.settings import MECHANISM_SETTINGS, MECHANISMS, option, parse, sp
 class AccountTerms:
     """What an `[accounts.*]` table asks for; `written` names the parameters of the rule that stand in the file.
 
-    The others took their defaults, which depend on ε: an account whose ε was raised keeps the ones it was made with.
+    The others took their defaults, which depend on ε: an account whose ε was raised keeps the ones it was made with. `dataset` is
+    what it protects, `also` the other accounts over that: those that it names, and those that name it.
     """
 
     name: str
     rule: Rule
     relation: Relation
     records_per_person: int
+    dataset: str
+    also: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
+
+    @property
+    def terms(self) -> Terms:
+        """The terms as the ledger knows them."""
+        return Terms(self.rule, self.relation, self.records_per_person, self.dataset)
 
     def charge(self, event: Event) -> Debit:
         """What a query would cost.
@@ -53,7 +61,7 @@ class AccountTerms:
         Raises:
             InvalidInput: its sensitivity does not hold for these neighbours, or it has no guarantee.
         """
-        return Terms(self.rule, self.relation, self.records_per_person).charge((event,))
+        return self.terms.charge((event,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +123,16 @@ class Deployment:
         """
         for name in self.accounts:
             check_name(name)
-        found: dict[str, Account | None] = dict.fromkeys(self.accounts)
+        there: dict[str, Account] = {}
         with contextlib.closing(Ledger(self._url)) as ledger:  # opens nothing yet
             if is_made(self._url):
-                found = {name: _found(ledger, name) for name in self.accounts}
-        for name, account in found.items():
-            if account is not None:
-                self._compare(account, self.accounts[name])
-        return found
+                there = {account.name: account for account in ledger.accounts()}
+        for terms in self.accounts.values():
+            if terms.name in there:
+                self._compare(there[terms.name], terms)
+            else:
+                self._sharing(terms, there.values())
+        return {name: there.get(name) for name in self.accounts}
 
     @property
     def _url(self) -> str:
@@ -134,7 +144,12 @@ class Deployment:
         if account is None:
             try:
                 account = ledger.create_account(
-                    terms.name, terms.rule, relation=terms.relation, records_per_person=terms.records_per_person
+                    terms.name,
+                    terms.rule,
+                    relation=terms.relation,
+                    records_per_person=terms.records_per_person,
+                    dataset=terms.dataset,
+                    also=self._sharing(terms, ledger.accounts()),
                 )
             except InvalidInput:
                 account = _found(ledger, terms.name)  # another process made it a moment ago
@@ -142,11 +157,25 @@ class Deployment:
                     raise
         self._compare(account, terms)
 
+    def _sharing(self, terms: AccountTerms, accounts: Iterable[Account]) -> set[str]:
+        """Which of the ledger's accounts protect the data set of one that is to be made.
+
+        Raises:
+            InvalidInput: it does not name them, or names one that is neither there nor in the file.
+        """
+        others = {each.name: each.terms for each in accounts if each.dataset == terms.dataset}
+        try:
+            check_sharing(terms.terms, terms.also - (self.accounts.keys() - others.keys()), others)
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.file}: [accounts.{terms.name}] {error.field}", error.message) from None
+        return set(others)
+
     def _compare(self, account: Account, terms: AccountTerms) -> None:
         pairs = [
             ("rule", account.rule.name, terms.rule.name),
             ("relation", account.relation.value, terms.relation.value),
             ("records_per_person", account.records_per_person, terms.records_per_person),
+            ("dataset", account.dataset, terms.dataset),
             *(
                 (name, getattr(account.rule, name, None), getattr(terms.rule, name, None))
                 for name in ("epsilon", "delta", *sorted(terms.written))
@@ -211,7 +240,7 @@ def load(file: Path) -> Deployment:
     ledger = Table(file, "ledger", document.get("ledger", {}))
     url = _ledger_url(ledger)
     ledger.close()
-    accounts = {name: _account(table) for name, table in _tables(file, document, "accounts")}
+    accounts = _accounts(dict(_tables(file, document, "accounts")))
     policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
     reward_tables = dict(_tables(file, document, "rewards"))
     rewards: dict[str, RewardSpec] = {}
@@ -250,6 +279,19 @@ def _ledger_url(table: Table) -> str:
     return url
 
 
+def _accounts(tables: Mapping[str, Table]) -> dict[str, AccountTerms]:
+    """All accounts. Two over one data set are told apart by `also` in either table, so that their order does not matter."""
+    accounts = {name: _account(table) for name, table in tables.items()}
+    for name, terms in accounts.items():
+        naming = {other for other, its in accounts.items() if name in its.also}
+        accounts[name] = replace(terms, also=terms.also | naming)
+    for name, terms in accounts.items():
+        others = {other: its.terms for other, its in accounts.items() if other != name and its.dataset == terms.dataset}
+        with tables[name].naming("dataset"):
+            check_sharing(terms.terms, terms.also & accounts.keys(), others)
+    return accounts
+
+
 def _account(table: Table) -> AccountTerms:
     rule = table.choice("rule", ("basic", "fsrc", "two-counter", "renyi"), "renyi")
     parameters = {name: table.number(name, None) for name in ("order", "rho", "delta_per_query")}
@@ -258,9 +300,14 @@ def _account(table: Table) -> AccountTerms:
         made = make_rule(rule, epsilon, delta, **parameters)
     relation = Relation(table.choice("relation", tuple(item.value for item in Relation), "replace"))
     records = table.whole("records_per_person", 1)
+    name = table.name.removeprefix("accounts.")
+    dataset = table.text("dataset", name)
+    with table.naming("dataset"):
+        check_name(dataset, "dataset")
+    also = frozenset(table.names("also", ()))
     table.close()
     written = frozenset(name for name, value in parameters.items() if value is not None)
-    return AccountTerms(table.name.removeprefix("accounts."), made, relation, records, written)
+    return AccountTerms(name, made, relation, records, dataset, also, written)
 
 
 def _model(

@@ -73,13 +73,13 @@ class Table:
         """true or false."""
         return self._typed(key, default, lambda value: isinstance(value, bool), "true or false")
 
-    def names(self, key: str) -> tuple[str, ...]:
+    def names(self, key: str, default: Any = _REQUIRED) -> tuple[str, ...]:
         """A list of strings."""
 
         def strings(value: Any) -> bool:
             return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
-        return tuple(self._typed(key, _REQUIRED, strings, "a list of names"))
+        return tuple(self._typed(key, default, strings, "a list of names"))
 
     def unchecked(self, keys: tuple[str, ...]) -> dict[str, Any]:
         """Those of the keys that are there, with their values unchecked."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sqlalchemy import and_, bindparam, func, select, update
 
 from privalign.accounting.rules import Debit
 from privalign.errors import InvalidInput
 from privalign.ledger.book import APPEND, FIRST, Book, current_terms, hash_of, record_of
-from privalign.ledger.entries import Account, Raise, moment
+from privalign.ledger.entries import Account, Promise, Raise, moment
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, JOURNAL, RESERVATIONS, columns_of, debit_of, insert_unless_taken
 from privalign.ledger.terms import Terms, canonical, terms_of
 from privalign.ledger.transaction import Row, Transaction
@@ -29,7 +29,14 @@ RAISE_LIMIT = (
 )
 
 # The terms of one account, which never change.
-TERMS = select(ACCOUNTS.c.parameters).where(ACCOUNTS.c.name == bindparam("account"))
+TERMS = select(ACCOUNTS.c.parameters, ACCOUNTS.c.dataset).where(ACCOUNTS.c.name == bindparam("account"))
+
+# The accounts over one data set, with their ε as raised.
+OVER_DATASET = (
+    select(ACCOUNTS.c.name, ACCOUNTS.c.parameters, ACCOUNTS.c.raises, ACCOUNTS.c.dataset)
+    .where(ACCOUNTS.c.dataset == bindparam("over"))
+    .order_by(ACCOUNTS.c.name)
+)
 
 # Accounts with the sum of their live reservations, in one snapshot.
 ACCOUNTS_WITH_OPEN = (
@@ -61,25 +68,59 @@ JOURNAL_ROWS = (
 )
 
 
-def check_name(name: str) -> None:
-    """Refuses what cannot be the name of an account.
+def check_name(name: str, field: str = "account") -> None:
+    """Refuses what cannot be the name of an account, or of a data set.
 
     Raises:
-        InvalidInput: it cannot.
+        InvalidInput: it cannot; `field` says what for.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidInput("account", f"'{name}' cannot be a name; use up to 100 letters, digits, dots, dashes and underscores")
+        raise InvalidInput(field, f"'{name}' cannot be a name; use up to 100 ASCII letters, digits, dots, dashes and underscores")
 
 
-def create(transaction: Transaction, name: str, terms: Terms, now: int) -> None:
-    """Makes the account and the first row of its journal, which holds its terms and limits.
+def check_sharing(terms: Terms, also: Collection[str], others: Mapping[str, Terms]) -> None:
+    """Refuses a second account over a data set, unless it names all others there: what they promise adds up.
+
+    Args:
+        also: the accounts that it names. others: those that protect its data set.
 
     Raises:
-        InvalidInput: the name is taken or cannot be one.
+        InvalidInput: another one is not named, one that is named is not among them, or their neighbours differ, so that their
+        promises are about different pairs and have no sum.
+    """
+    for name in also:
+        if name not in others:
+            raise InvalidInput("also", f"'{name}' is not an account over data set {terms.dataset}; leave it out, or correct it")
+    for name, other in others.items():
+        if name not in also:
+            raise InvalidInput(
+                "dataset",
+                f"{terms.dataset} is the data set of account {name} too, and what both promise adds up; "
+                f'accept that with `--also {name}` (in a deployment file `also = ["{name}"]`), or give the data set of this account',
+            )
+        if (other.relation, other.records_per_person) != (terms.relation, terms.records_per_person):
+            raise InvalidInput(
+                "also",
+                f"{name} protects {other.relation.value} of {other.records_per_person} per person, this account {terms.relation.value} of "
+                f"{terms.records_per_person}; promises add up only for the same neighbours: give the same relation and records per person",
+            )
+
+
+def create(transaction: Transaction, name: str, terms: Terms, also: Iterable[str], now: int) -> None:
+    """Makes the account and the first row of its journal, which holds its terms, its limits and whom it shares its data set with.
+
+    Raises:
+        InvalidInput: the name is taken or cannot be one, or as `check_sharing`.
     """
     check_name(name)
+    check_name(terms.dataset, "dataset")
+    transaction.alone("accounts")
+    named = sorted(set(also))
+    check_sharing(terms, named, {row.name: current_terms(row) for row in _over(transaction, terms.dataset) if row.name != name})
     parameters, limit = terms.to_json(), terms.rule.limit
-    note = {"terms": json.loads(parameters), "limit": _units(limit)}
+    note: dict[str, object] = {"terms": json.loads(parameters), "limit": _units(limit), "dataset": terms.dataset}
+    if named:
+        note["also"] = named
     record = record_of(name, 1, now, "create", Debit(), 0, None, note, FIRST)
     row = {
         "name": name,
@@ -93,6 +134,7 @@ def create(transaction: Transaction, name: str, terms: Terms, now: int) -> None:
         "refused": 0,
         "length": 1,
         "head": hash_of(record),
+        "dataset": terms.dataset,
     }
     if transaction.change(CREATE_ACCOUNT, row) != 1:
         raise InvalidInput("account", f"'{name}' exists already and cannot be changed; choose another name, or raise it")
@@ -120,17 +162,33 @@ def raise_budget(book: Book, epsilon: float, reason: str) -> None:
 def terms(transaction: Transaction, name: str) -> Terms | None:
     """The terms an account was made with."""
     row = transaction.row(TERMS, {"account": name})
-    return None if row is None else terms_of(row.parameters)
+    return None if row is None else terms_of(row.parameters, row.dataset)
 
 
 def read(transaction: Transaction, clock: int, name: str | None = None) -> Iterator[Account]:
     """One account or all, by name."""
-    statement = ACCOUNTS_WITH_OPEN if name is None else ACCOUNT_WITH_OPEN
-    for row in transaction.rows(statement, {"clock": clock} if name is None else {"clock": clock, "account": name}):
-        yield _account(row)
+    if name is not None:
+        for row in transaction.rows(ACCOUNT_WITH_OPEN, {"clock": clock, "account": name}):
+            yield _account(row, _over(transaction, row.dataset))
+        return
+    rows = transaction.rows(ACCOUNTS_WITH_OPEN, {"clock": clock})
+    for row in rows:
+        yield _account(row, [other for other in rows if other.dataset == row.dataset])
 
 
-def _account(row: Row) -> Account:
+def _over(transaction: Transaction, dataset: str) -> list[Row]:
+    return transaction.rows(OVER_DATASET, {"over": dataset})
+
+
+def _promises(rows: Iterable[Row], but: str) -> Iterator[Promise]:
+    for row in rows:
+        if row.name != but:
+            rule = current_terms(row).rule
+            yield Promise(row.name, rule.epsilon, rule.delta)
+
+
+def _account(row: Row, over: Iterable[Row]) -> Account:
+    """The account of a row; `over` are the rows of all accounts over its data set."""
     terms = current_terms(row)
     open_queries = int(row.open_queries)
     return Account(
@@ -148,6 +206,8 @@ def _account(row: Row) -> Account:
         raises=tuple(Raise(moment(each["time"]), each["before"], each["after"], each["reason"]) for each in json.loads(row.raises)),
         head=row.head,
         length=row.length,
+        dataset=row.dataset,
+        also=tuple(_promises(over, row.name)),
     )
 
 

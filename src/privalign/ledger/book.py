@@ -143,7 +143,7 @@ class Book:
 def current_terms(row: Row) -> Terms:
     """The terms of an account's row, with its ε as raised."""
     try:
-        terms, raises = terms_of(row.parameters), json.loads(row.raises)
+        terms, raises = terms_of(row.parameters, row.dataset), json.loads(row.raises)
         return terms.raised(raises[-1]["after"]) if raises else terms
     except (ValueError, LookupError, TypeError):
         raise LedgerFailed(f"account {row.name}: its row in the ledger is damaged; find out how with `account verify`") from None

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from privalign.accounting.rules import Debit, Rule
 from privalign.events import Event
-from privalign.intervals import less
+from privalign.intervals import less, shown, total
+from privalign.ledger.terms import Terms
 from privalign.sensitivity import Relation
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,8 +37,19 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What another account over the same data set promises: its (ε, δ), as raised."""
+
+    account: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """One protected preference data set and what was spent on it.
+
+    `dataset` names it; `also` are the other accounts over it, whose promises add to this one's.
 
     `limit` and the debits are whole units per counter; `debited` holds settled and open queries, `open` the worst cases
     of the live reservations among them. An expired reservation counts as settled. `head` is the hash of the last of
@@ -58,6 +70,19 @@ class Account:
     raises: tuple[Raise, ...]
     head: str
     length: int
+    dataset: str
+    also: tuple[Promise, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """What it was made with, its ε as raised."""
+        return Terms(self.rule, self.relation, self.records_per_person, self.dataset)
+
+    @property
+    def together(self) -> tuple[float, float]:
+        """(ε, δ) of this account and all others over its data set: their sums, rounded up."""
+        epsilons, deltas = [each.epsilon for each in self.also], [each.delta for each in self.also]
+        return total([self.rule.epsilon, *epsilons]), total([self.rule.delta, *deltas])
 
     @property
     def spent(self) -> tuple[float, float]:
@@ -72,15 +97,28 @@ class Account:
 
     @property
     def guarantee(self) -> str:
-        """The guarantee in words, with what a raised budget does to it."""
+        """The guarantee in words, with what a raised budget does to it, and other accounts over the same data set."""
+        return " ".join([self.rule.guarantee(), *self._raised(), *self._shared()])
+
+    def _raised(self) -> list[str]:
         if not self.raises:
-            return self.rule.guarantee()
+            return []
         first = self.raises[0]
-        return (
-            f"{self.rule.guarantee()} ε was raised from {first.before:g} on {first.time:%Y-%m-%d} after answers may have been seen: "
+        return [
+            f"ε was raised from {first.before:g} on {first.time:%Y-%m-%d} after answers may have been seen: "
             "this holds if the highest ε was fixed in advance, or if no raise depended on a released answer, "
             "for which there is only the operator's word."
-        )
+        ]
+
+    def _shared(self) -> list[str]:
+        if not self.also:
+            return []
+        epsilon, delta = self.together
+        others = ", ".join(each.account for each in self.also)
+        return [
+            f"Data set {self.dataset} is protected by {others} too: everything that these accounts release together is "
+            f"({shown(epsilon)}, {shown(delta)})-indistinguishable, the sums of their ε and δ."
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -76,14 +76,29 @@ class Ledger:
 
     # Accounts
 
-    def create_account(self, name: str, rule: Rule, *, relation: Relation = Relation.REPLACE, records_per_person: int = 1) -> Account:
+    def create_account(
+        self,
+        name: str,
+        rule: Rule,
+        *,
+        relation: Relation = Relation.REPLACE,
+        records_per_person: int = 1,
+        dataset: str | None = None,
+        also: Collection[str] = (),
+    ) -> Account:
         """Makes an account; its terms never change, its ε only by `raise_budget`.
 
+        Args:
+            dataset: names the protected data; None: as the account.
+            also: the accounts that protect the same data already. Their promises and this one's add up.
+
         Raises:
-            InvalidInput: the name is taken, or a setting is out of its range.
+            InvalidInput: the name is taken, a setting is out of its range, or `also` is not exactly the other accounts over the
+            data set.
         """
+        terms = Terms(rule, relation, records_per_person, name if dataset is None else dataset)
         with self._database.write() as transaction:
-            accounts.create(transaction, name, Terms(rule, relation, records_per_person), self._now())
+            accounts.create(transaction, name, terms, also, self._now())
         return self.account(name)
 
     def account(self, name: str) -> Account:
@@ -148,7 +163,7 @@ class Ledger:
         try:
             with self._database.write() as transaction:
                 book = Book.lock(transaction, account, self._now())
-                if terms_of(book.row.parameters) != terms:
+                if terms_of(book.row.parameters, book.row.dataset) != terms:
                     raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
                 return reservations.reserve(book, request, self._retain)
         except BudgetExhausted:
@@ -248,8 +263,14 @@ class Ledger:
     def export(self, name: str) -> Iterator[str]:
         """JSON lines: the account, then its journal; each row's `hash` is SHA-256 of its `record` as printed."""
         account = self.account(name)
-        terms = json.loads(Terms(account.rule, account.relation, account.records_per_person).to_json())
-        head = {"account": name, "terms": terms, "raises": len(account.raises), "length": account.length, "head": account.head}
+        head = {
+            "account": name,
+            "dataset": account.dataset,
+            "terms": json.loads(account.terms.to_json()),
+            "raises": len(account.raises),
+            "length": account.length,
+            "head": account.head,
+        }
         rows = self._rows(name, 0, account.length)
         yield canonical(head)
         for _, record, hashed in rows:

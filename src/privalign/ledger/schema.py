@@ -2,7 +2,7 @@
 
 | table | one row per | changes |
 |---|---|---|
-| ledger_accounts | account | counters, head and time move; name, parameters and creation never do (trigger) |
+| ledger_accounts | account | counters, head and time move; name, parameters, data set and creation never do (trigger) |
 | ledger_journal | thing that happened to an account | never (trigger): append-only |
 | ledger_reservations | open reservation | the lease is renewed; the row goes when it is settled, voided or expired |
 | ledger_answers | idempotency key that is open or settled | gets its release when settled; loses the text after `retain` |
@@ -58,6 +58,7 @@ ACCOUNTS = Table(
     Column("refused", BigInteger, nullable=False),
     Column("length", BigInteger, nullable=False),
     Column("head", Text, nullable=False),
+    Column("dataset", Text, nullable=False),  # what it protects; as created
 )
 
 JOURNAL = Table(

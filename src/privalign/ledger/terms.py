@@ -1,4 +1,4 @@
-"""The terms of an account, fixed when it is made: its rule, its neighbouring relation, its records per person."""
+"""The terms of an account, fixed when it is made: its rule, its neighbouring relation, its records per person, its data set."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def canonical(document: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an account was made with."""
+    """What an account was made with. `dataset` names the protected data that it is the budget of."""
 
     rule: Rule
     relation: Relation
     records_per_person: int
+    dataset: str
 
     def __post_init__(self) -> None:
         if type(self.rule) not in _RULES.values():
@@ -39,7 +40,7 @@ class Terms:
             raise InvalidInput("records-per-person", f"{self.records_per_person} is not a whole number ≥ 1")
 
     def to_json(self) -> str:
-        """The terms as the ledger stores them."""
+        """The terms as the ledger stores them, the data set apart: accounts of earlier versions named none."""
         return canonical(
             {
                 "rule": self.rule.name,
@@ -51,7 +52,7 @@ class Terms:
 
     def raised(self, epsilon: float) -> Terms:
         """The same terms with another ε_total."""
-        return Terms(_RULES[self.rule.name](**{**_parameters(self.rule), "epsilon": epsilon}), self.relation, self.records_per_person)
+        return dataclasses.replace(self, rule=_RULES[self.rule.name](**{**_parameters(self.rule), "epsilon": epsilon}))
 
     def charge(self, events: tuple[Event, ...]) -> Debit:
         """What these events are charged together, if their sensitivity holds for these neighbours.
@@ -90,12 +91,12 @@ def _charge(terms: Terms, events: tuple[Event, ...]) -> Debit:
 
 
 @lru_cache(maxsize=1024)
-def terms_of(text: str) -> Terms:
-    """The terms as `to_json` wrote them."""
+def terms_of(text: str, dataset: str) -> Terms:
+    """The terms as `to_json` wrote them, for this data set."""
     document = json.loads(text)
     rule = _RULES[document.pop("rule")]
     relation, records = Relation(document.pop("relation")), document.pop("records_per_person")
-    return Terms(rule(**document), relation, records)
+    return Terms(rule(**document), relation, records, dataset)
 
 
 def _parameters(rule: Rule) -> dict[str, float]:

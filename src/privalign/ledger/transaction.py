@@ -26,6 +26,11 @@ class Transaction:
         self._cursor: Any = connection.cursor()
         self._cursor.execute(begin)
 
+    def alone(self, what: str) -> None:
+        """Lets one transaction at a time go on from here with the same `what`, where the database does not anyway."""
+        if self._dialect.name == "postgresql":
+            self._cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"privalign ledger {what}"])
+
     def commit(self) -> None:
         """Ends it; once this returns, what a writing transaction wrote is on the disk."""
         self._connection.commit()

@@ -45,6 +45,7 @@ class Replayed:
         self.head = FIRST
         self.time = 0
         self.terms = ""
+        self.dataset = account  # of an earlier version: that of its name
         self.limit = Debit()
         self.debited = Debit()
         self.queries = 0
@@ -79,6 +80,7 @@ class Replayed:
         match entry.kind, entry.reservation:
             case "create", None if entry.seq == 1:
                 self.terms, self.limit = canonical(entry.note["terms"]), _limit(entry)
+                self.dataset = str(entry.note.get("dataset", self.account))
                 allowed = entry.debit == Debit() and entry.queries == 0
             case "raise", None:
                 self.limit = _limit(entry)
@@ -113,6 +115,7 @@ class Replayed:
         stored: list[tuple[str, object, object]] = [
             ("length", row.length, self.length),
             ("terms", row.parameters, self.terms),
+            ("data set", row.dataset, self.dataset),
             ("raises", row.raises, canonical(self.raises)),
             ("queries", row.queries, self.queries),
         ]
@@ -150,7 +153,7 @@ def verify(row: Row, still_open: Open, rows: Iterable[tuple[int, str, str]], exp
             "an older copy of the ledger was put back, or the journal was rewritten: count all budget since then as spent"
         )
     replayed.compare(row, still_open)
-    terms = terms_of(replayed.terms)
+    terms = terms_of(replayed.terms, replayed.dataset)
     if replayed.raises:
         terms = terms.raised(float(str(replayed.raises[-1]["after"])))
     return Verification(row.name, replayed.length, replayed.head, replayed.debited, terms.rule.spent(replayed.debited))

@@ -18,7 +18,7 @@ from privalign.accounting.gaussian import analytic_gaussian_epsilon
 from privalign.errors import InvalidInput
 from privalign.events import GaussianRelease
 from privalign.intervals import upper
-from privalign.preferences.bounds import LARGEST_SCORE, UNIT
+from privalign.preferences.bounds import UNIT, weight_norm
 from privalign.preferences.release import furthest, gaussian_vector, release_scale
 from privalign.sensitivity import FARTHEST, Certificate, RewardRange, Sensitivity
 
@@ -27,20 +27,20 @@ STEPS: Final = 4  # at least so many steps, a power of two each, that ends are r
 
 
 def raw_movement(certificate: Certificate) -> float:
-    """Δ of the raw float scores of a head, before they are clipped or squashed: B·‖w − w′‖ + rounding, rounded up.
+    """Δ of the raw float scores of a head, before they are clipped or squashed: B·S + rounding, rounded up.
 
-    Products and sum round by at most 3u·B·‖w‖ and the projection of w by 4u·B·‖w‖, of both heads, B·‖w‖ ≤ 2²⁰ R (clip) or 2²⁰.
+    S bounds ‖w − w′‖. w·φ rounds by at most 3u·B·W (`rewards.sums`) and the projection of w by 4u·B·W, ‖w‖ ≤ W, of both heads.
 
     Raises:
         InvalidInput: the certificate bounds no movement of raw scores.
     """
     if certificate.released is not None:
         raise InvalidInput("head", "was released, so that its scores are public; score with it, and give --public")
-    norm, weights = certificate.feature_norm, certificate.weight_bound
-    if certificate.kind != "head" or norm is None or weights is None:
+    norm, moves = certificate.feature_norm, certificate.movement
+    if certificate.kind != "head" or norm is None or moves is None:
         raise InvalidInput("head", f"a certificate of kind '{certificate.kind}' bounds no movement of raw scores; give that of one head")
-    largest = LARGEST_SCORE * (certificate.range.width if certificate.output == "clip" else 1.0)
-    return upper(lambda: arb(norm) * arb(weights) + 16 * arb(UNIT) * arb(largest))
+    reach = certificate.weight_norm or weight_norm(norm, certificate.range, certificate.output)
+    return upper(lambda: arb(norm) * (arb(moves) + 16 * arb(UNIT) * arb(reach)))
 
 
 def end_event(certificate: Certificate, scale: float) -> GaussianRelease:

@@ -88,6 +88,7 @@ def released_certificate(settings: HeadSettings, scale: float, *, epsilon: float
     return replace(
         settings.certificate(),
         sensitivity=settings.range.width,  # assumed by whoever does not know that the scores are public
+        weight_norm=None,  # noisy weights are not projected
         released={"epsilon": epsilon, "delta": delta, "account": account, "scale": scale},
     )
 

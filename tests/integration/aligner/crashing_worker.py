@@ -200,7 +200,7 @@ def finish(child: int, log: str, point: str) -> None:
 
 def main(url: str, log: str, *points: str) -> None:
     for mechanism in MECHANISMS:  # loads the samplers and remembers the prices, once for all processes
-        Terms(RULE, Relation.REPLACE, 1).charge((mechanism.event(SENSITIVITY),))
+        Terms(RULE, Relation.REPLACE, 1, "prefs").charge((mechanism.event(SENSITIVITY),))
         select_from_pool(mechanism, SENSITIVITY, SecureRandomness(), [0.0] * mechanism.pool_size)
     for first in range(0, len(points), 2):
         pair = points[first : first + 2]

@@ -67,6 +67,7 @@ def tamper(ledger: Ledger, *statements: str) -> None:
         ("UPDATE ledger_accounts SET queries = 1", "queries is 1, the journal says 4"),
         ("UPDATE ledger_accounts SET raises = '[]'", "raises is"),
         ("UPDATE ledger_accounts SET parameters = replace(parameters, 'replace', 'flip')", "terms is"),
+        ("UPDATE ledger_accounts SET dataset = 'another'", "data set is another, the journal says prefs"),
         ("UPDATE ledger_accounts SET head = hash FROM ledger_journal WHERE seq = 3", "head is"),
         ("UPDATE ledger_reservations SET debit_rdp = debit_rdp * 2", "reservation 10 is not as journalled"),
         ("DELETE FROM ledger_reservations", "reservation 10 is not as journalled"),

@@ -133,6 +133,60 @@ def test_rules_of_accounts(tmp_path: Path, table: dict[str, Any], rule: Any) -> 
         assert getattr(terms.rule, name, None) == pytest.approx(getattr(rule, name, None))
 
 
+BUDGET = {"epsilon": 8.0, "delta": 1e-6}
+
+
+def accounts(**tables: dict[str, Any]) -> dict[str, Any]:
+    return changed("accounts", {"prefs": BUDGET, **{name: {**BUDGET, **table} for name, table in tables.items()}})
+
+
+def test_accounts_name_their_data_set(tmp_path: Path) -> None:
+    found = read(tmp_path, accounts(second={"dataset": "votes-2026"})).accounts
+    assert [(terms.dataset, terms.terms.dataset) for terms in found.values()] == [("prefs", "prefs"), ("votes-2026",) * 2]
+
+
+@pytest.mark.parametrize("order", [["one", "two"], ["two", "one"]])
+def test_accounts_over_one_data_set_are_made_in_any_order(tmp_path: Path, order: list[str]) -> None:
+    tables = {"one": {"dataset": "votes"}, "two": {"dataset": "votes", "also": ["one"]}}
+    deployment = read(tmp_path, accounts(**{name: tables[name] for name in order}))
+    assert list(deployment.accounts_found().values()) == [None] * 3
+    ledger = deployment.ledger()
+    assert [each.account for name in ("one", "two") for each in ledger.account(name).also] == ["two", "one"]
+    assert deployment.ledger().account("one").together == (16.0, 2e-6)  # found again as it was made
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"second": {"dataset": "prefs"}}, r"\[accounts.prefs\] dataset: prefs is the data set of account second too"),
+        ({"second": {"dataset": "votes", "also": ["prefs"]}}, r"'second' is not an account over data set prefs"),
+        ({"second": {"dataset": "prefs", "also": ["prefs"], "relation": "flip"}}, "only for the same neighbours"),
+        ({"second": {"dataset": "a b"}}, r"\[accounts.second\] dataset: 'a b' cannot be a name"),
+        ({"second": {"also": []}}, r"\[accounts.second\] also: \[\] is not a list of names"),
+    ],
+)
+def test_accounts_that_would_promise_one_data_set_twice_are_refused(tmp_path: Path, tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read(tmp_path, accounts(**tables))
+
+
+@pytest.mark.parametrize("use", ["ledger", "accounts_found"])
+def test_an_account_of_the_ledger_over_the_same_data_set_is_named(tmp_path: Path, use: str) -> None:
+    there = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    there.create_account("earlier", Renyi.default(8.0, 1e-6), dataset="prefs")
+    with pytest.raises(InvalidInput, match=r"\[accounts.prefs\] dataset: prefs is the data set of account earlier too"):
+        getattr(read(tmp_path, BASE), use)()
+    with pytest.raises(InvalidInput, match=r"\[accounts.prefs\] also: 'nobody' is not an account over"):
+        getattr(read(tmp_path, changed("accounts/prefs", {**BUDGET, "also": ["earlier", "nobody"]})), use)()
+    getattr(read(tmp_path, changed("accounts/prefs", {**BUDGET, "also": ["earlier"]})), use)()
+
+
+def test_an_account_of_another_data_set_is_not_the_one_in_the_file(tmp_path: Path) -> None:
+    read(tmp_path, BASE).ledger()
+    with pytest.raises(InvalidInput, match=r"\[accounts.prefs\] dataset: votes here, prefs in the ledger"):
+        read(tmp_path, changed("accounts/prefs", {**BUDGET, "dataset": "votes"})).accounts_found()
+
+
 @pytest.mark.parametrize(
     ("mechanism", "expected"),
     [

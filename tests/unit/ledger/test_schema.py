@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
-from privalign.accounting.rules import Renyi
-from privalign.events import GumbelMax
-from privalign.ledger import Ledger, Role, migrations
+from privalign.ledger import Ledger, migrations
 from privalign.ledger.schema import METADATA
-from privalign.sensitivity import RewardRange, Sensitivity
-
-EVENT = GumbelMax(Sensitivity.of_range(RewardRange(0.0, 1.0)), 10.0, 16)
 
 
 def test_the_migrated_schema_is_that_of_the_statements(ledger_url: str) -> None:
@@ -39,19 +33,6 @@ def test_an_existing_ledger_opens_without_migrating(ledger_url: str, monkeypatch
     Ledger(ledger_url).accounts()
     monkeypatch.setattr(migrations, "upgrade", upgrade)
     assert Ledger(ledger_url).accounts() == []
-
-
-def test_a_ledger_of_an_older_version_is_brought_up_to_date_whole(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _, upgrade=command.upgrade: upgrade(config, "0001"))
-        older = Ledger(ledger_url)
-        older.create_account("prefs", Renyi(50.0, 1e-6, 2.0))
-        older.reserve("prefs", [EVENT])
-        older.close()
-    ledger = Ledger(ledger_url)
-    assert ledger.verify("prefs").length == 2
-    assert ledger.create_key(Role.CLIENT, rate=3.0).key.rate == 3.0
-    ledger.close()
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,14 @@ rules: st.SearchStrategy[Rule] = st.one_of(
 
 @given(rules, st.sampled_from(Relation), st.integers(1, 10**6))
 def test_terms_survive_the_round_trip(rule: Rule, relation: Relation, records: int) -> None:
-    terms = Terms(rule, relation, records)
-    assert terms_of(terms.to_json()) == terms
-    assert terms_of(terms.to_json()).rule.limit == rule.limit
+    terms = Terms(rule, relation, records, "votes")
+    assert terms_of(terms.to_json(), "votes") == terms
+    assert terms_of(terms.to_json(), "votes").rule.limit == rule.limit
 
 
 @given(rules)
 def test_raising_changes_epsilon_only(rule: Rule) -> None:
-    raised = Terms(rule, Relation.REPLACE, 1).raised(rule.epsilon + 1).rule
+    raised = Terms(rule, Relation.REPLACE, 1, "votes").raised(rule.epsilon + 1).rule
     assert (raised.name, raised.epsilon, raised.delta) == (rule.name, rule.epsilon + 1, rule.delta)
     assert rule.limit.fits(raised.limit)
 
@@ -38,7 +38,7 @@ def test_raising_changes_epsilon_only(rule: Rule) -> None:
 @pytest.mark.parametrize("records", [0, -1, 1.5, True])
 def test_records_per_person_is_a_whole_number(records: int) -> None:
     with pytest.raises(InvalidInput, match="records-per-person"):
-        Terms(Renyi(50.0, 1e-6, 2.0), Relation.REPLACE, records)
+        Terms(Renyi(50.0, 1e-6, 2.0), Relation.REPLACE, records, "votes")
 
 
 def test_a_rule_of_an_unknown_kind_is_refused() -> None:
@@ -46,7 +46,7 @@ def test_a_rule_of_an_unknown_kind_is_refused() -> None:
         pass
 
     with pytest.raises(InvalidInput, match="Mine is not one of basic, fsrc, two-counter, renyi"):
-        Terms(Mine(50.0, 1e-6, 2.0), Relation.REPLACE, 1)
+        Terms(Mine(50.0, 1e-6, 2.0), Relation.REPLACE, 1, "votes")
 
 
 def test_canonical_is_one_text() -> None:

@@ -123,8 +123,8 @@ def test_both_ends_together_are_one_gaussian_of_a_longer_move() -> None:
 
 def test_the_account_pays_for_both_ends_and_for_its_own_neighbours_only() -> None:
     events = (end_event(CERTIFICATE, 3.0),) * 2
-    paying = Terms(Basic(20.0, 1e-5, 1e-6), Relation.REPLACE, 2)
+    paying = Terms(Basic(20.0, 1e-5, 1e-6), Relation.REPLACE, 2, "data")
     assert paying.charge(events).epsilon == 2 * paying.charge(events[:1]).epsilon
-    for other in (Terms(Basic(20.0, 1e-5, 1e-6), Relation.REPLACE, 3), Terms(Basic(20.0, 1e-5, 1e-6), Relation.FLIP, 2)):
+    for other in (Terms(Basic(20.0, 1e-5, 1e-6), Relation.REPLACE, 3, "data"), Terms(Basic(20.0, 1e-5, 1e-6), Relation.FLIP, 2, "data")):
         with pytest.raises(InvalidInput):
             other.charge(events)

@@ -43,8 +43,8 @@ def test_settings_out_of_range_are_refused(epsilon: float, delta: float) -> None
 def test_the_account_pays_for_the_weights_and_for_its_own_neighbours_only() -> None:
     event = release_event(SETTINGS, release_scale(SETTINGS.weight_bound, 1.0, 1e-6))
     assert 1 - 1e-6 < gaussian_release_epsilon(event, 1e-6) <= 1.0
-    Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 2).charge((event,))
-    for terms in (Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 3), Terms(Basic(2.0, 1e-5, 1e-6), Relation.FLIP, 2)):
+    Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 2, "votes").charge((event,))
+    for terms in (Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 3, "votes"), Terms(Basic(2.0, 1e-5, 1e-6), Relation.FLIP, 2, "votes")):
         with pytest.raises(InvalidInput):
             terms.charge((event,))
         terms.charge((Free(),))

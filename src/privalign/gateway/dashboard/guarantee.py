@@ -12,7 +12,6 @@ from privalign.aligner import ServedModel
 from privalign.errors import InvalidInput
 from privalign.intervals import shown, upper
 from privalign.ledger import Account
-from privalign.ledger.terms import Terms
 from privalign.mechanisms.protocol import event_of
 from privalign.sensitivity import Relation, Sensitivity
 
@@ -93,8 +92,7 @@ def rests_on(sensitivity: Sensitivity) -> str:
 
 def _room(account: Account, model: ServedModel) -> str:
     try:
-        terms = Terms(account.rule, account.relation, account.records_per_person)
-        cost = terms.charge((event_of(model.mechanism, model.reward.sensitivity),))
+        cost = account.terms.charge((event_of(model.mechanism, model.reward.sensitivity),))
     except InvalidInput as error:
         return f"cannot be charged: {error}"
     left = account.limit - account.debited
