@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, serve, simulate, stages, studies
+from privalign.cli.declared import declare
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app.add_typer(studies.app, name="study")
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
 app.add_typer(reward.app, name="reward")
+declare(app)
 
 INTERRUPTED, UNREAD = 130, 141
 
