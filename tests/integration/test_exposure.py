@@ -184,6 +184,7 @@ WAYS: dict[str, list[Way]] = {
         ("raised-FORM", "--epsilon", 9, "--reason", "r", *BOOK), failing={2: [("prefs", "--epsilon", 1, "--reason", "r", *BOOK)]}
     ),
     "account export": ways(("prefs", *BOOK), ("prefs", *BOOK, "--out", "journal-FORM.jsonl")),
+    "ledger moved": ways(BOOK, failing={2: [("--ledger", "sqlite:///nosuch.db")]}),
     "key create": ways(BOOK, failing={2: [("--role", "nosuch", *BOOK)]}),
     "key list": ways(BOOK),
     "key revoke": ways(failing={2: [("nosuch", *BOOK)]}),

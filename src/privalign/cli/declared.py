@@ -39,6 +39,7 @@ REWARDS: Final = {
     "account verify": Rewards.PROTECTED,
     "account raise": Rewards.PROTECTED,
     "account export": Rewards.PROTECTED,
+    "ledger moved": Rewards.PROTECTED,
     "key create": Rewards.PROTECTED,
     "key list": Rewards.PROTECTED,
     "key revoke": Rewards.PROTECTED,

@@ -234,8 +234,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _write(target: Path, content: bytes) -> None:
     fresh = target.parent / f".{target.name}.tmp"  # the lock keeps others from the same name
     try:
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # it may hold protected scores
+        with open(fresh, "wb", opener=_private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -243,6 +242,11 @@ def _write(target: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def _private(path: str, flags: int) -> int:
+    """Scores are for their user alone, whatever the umask."""
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
