@@ -22,7 +22,10 @@ import pytest
 import typer
 
 from privalign import cli
+from privalign.accounting.rules import Basic
 from privalign.cli.declared import REWARDS, Rewards
+from privalign.ledger import Ledger
+from privalign.secret import make_installation_key
 
 PLANTED = [0.7318529046172, 0.2946183507291, 0.5637091842635, 0.8192735460187, 0.4071836295074]
 TEXTS = ["good good morning", "bad weather", "a plain answer", "good and bad", "something else entirely"]
@@ -184,7 +187,7 @@ WAYS: dict[str, list[Way]] = {
         ("raised-FORM", "--epsilon", 9, "--reason", "r", *BOOK), failing={2: [("prefs", "--epsilon", 1, "--reason", "r", *BOOK)]}
     ),
     "account export": ways(("prefs", *BOOK), ("prefs", *BOOK, "--out", "journal-FORM.jsonl")),
-    "ledger moved": ways(BOOK, failing={2: [("--ledger", "sqlite:///nosuch.db")]}),
+    "ledger moved": ways(("--ledger", "sqlite:///moved-FORM.db"), failing={2: [BOOK, ("--ledger", "sqlite:///nosuch.db")]}),
     "key create": ways(BOOK, failing={2: [("--role", "nosuch", *BOOK)]}),
     "key list": ways(BOOK),
     "key revoke": ways(failing={2: [("nosuch", *BOOK)]}),
@@ -246,6 +249,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, exposure: Any) -> Iterator[P
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PRIVALIGN_SECRET_FILE", str(folder / "key" / "secret"))
+        make_installation_key()
         files(server.server_address[1])
         exposure.plant(*PLANTED, *scores_of_the_head())
         before = os.umask(0)  # what is not made for this user alone is for all
@@ -274,6 +278,10 @@ def files(port: int) -> None:
         assert run("account", "create", account, *terms, *(("--also", "prefs") if account == "poor" else ()))[0] == 0
     for form in ("people", "json"):
         assert run("account", "create", f"raised-{form}", "--epsilon", 1, "--delta", 1e-6, *BOOK)[0] == 0
+        ledger = Ledger("sqlite:///before.db")
+        ledger.create_account("prefs", Basic(1.0, 1e-6, 1e-9))
+        ledger.close()
+        Path("before.db").rename(f"moved-{form}.db")
     assert run("select", "scored.jsonl", *RANGE, *PRIVITP, *PAID, "--again", 7)[0] == 0  # so that accounts have something to show
     stages()
     modes = {mode: f"http://127.0.0.1:{port}/{mode}" for mode in MODES} | {"away": "http://127.0.0.1:9"}
