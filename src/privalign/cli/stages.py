@@ -203,6 +203,10 @@ def grade(
             show_default=False,
         ),
     ] = None,
+    choices: Annotated[
+        int | None,
+        typer.Option("--choices", help="Options of each question, lettered from A (--kind letter). Default 4.", show_default=False),
+    ] = None,
     reward: Annotated[
         str | None,
         typer.Option("--reward", help="The gold reward's column.  [required by --kind reward]", metavar="COLUMN", show_default=False),
@@ -242,6 +246,7 @@ def grade(
 
     given: dict[str, Any] = {
         "kind": kind,
+        "choices": choices,
         "reward": reward,
         "range": _pair(range),
         "policy": policy,
