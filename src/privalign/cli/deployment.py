@@ -54,7 +54,7 @@ parameters = {{ max_tokens = 64, temperature = 1.0 }}
 [rewards.learned]
 kind = "head"                             # vllm-classify | vllm-score | vllm-pooling | sglang | tei | tei-rerank |
 certificate = "head.json"                 # transformers | head | ensemble
-# served rewards: base_url, model, range = [0.0, 1.0] and
+# served rewards: base_url, model, range = [0.0, 1.0] (known without protected scores; or see `privalign reward range`) and
 # sensitivity = "range" | {{ certificate = "c.json" }} | {{ declared = 0.01, reason = "..." }}
 
 [models.aligned]                          # what is asked for by name
@@ -214,7 +214,8 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
 
-    sensitivity = deployment.rewards[spec.reward].sensitivity
+    reward = deployment.rewards[spec.reward]
+    sensitivity = reward.sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
     epsilon = costs.epsilon(event, spec.delta)
@@ -224,12 +225,18 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "declared": "declared by the operator",
         "released": "public: the head was released under differential privacy",
     }
+    whence = {
+        "operator": "typed by the operator",
+        "public": "from scores of a public reward model",
+        "certificate": "of the certificate",
+    }
     worst = terms.rule.charge(event)
     limit = terms.rule.limit if account is None else account.limit
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
     guarantee = (
-        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
+        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
+        f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}; "
         f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
         f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
         + (
@@ -249,6 +256,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "epsilon": epsilon,
         "answers": answers,
         **sensitivity.stated(),
+        "range_from": reward.range_from,
         "guarantee": guarantee,
         "deadline": None,
     }
