@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from privalign.rewards.conversation import prompt_text
 from privalign.rewards.head import HeadReward
 from privalign.rewards.scores import AffineMap, FailClosedReward
+from privalign.sensitivity import Certificate
 from privalign.types import Candidate, Request
 
 
@@ -28,6 +29,11 @@ class CertifiedHeadReward(FailClosedReward):
     def __init__(self, head: HeadReward, *, name: str) -> None:
         super().__init__(name, head.sensitivity, AffineMap())
         self._head = head
+
+    @property
+    def certificate(self) -> Certificate:
+        """What bounds its scores, and names the head that makes them."""
+        return self._head.certificate
 
     async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> ArrayLike:
         answers = [candidate.scored_text for candidate in candidates]
