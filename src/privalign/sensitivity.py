@@ -15,20 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from privalign.errors import InvalidFile, InvalidInput
 
 
 class Relation(StrEnum):
-    """What makes two preference data sets neighbours."""
+    """What makes two preference data sets neighbours: they differ in the records of one person, and in nobody else's.
+
+    A person is a name. A record of one person that becomes another's changes the records of two, which is two steps.
+    """
 
     ADD_REMOVE = "add-remove"  # one person's records are there or not
-    REPLACE = "replace"  # one person's records are exchanged for others
+    REPLACE = "replace"  # one person's records are exchanged for other records of that person
     FLIP = "flip"  # one person's labels are turned round; their prompts and answers are public
 
 
-FARTHEST = 2.0**53  # from zero: the floats beyond are more than 1 apart
+FARTHEST: Final = 2.0**53  # from zero: the floats beyond are more than 1 apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +137,16 @@ class Certificate:
     it. `mac` is an HMAC-SHA256 under the installation's key over all other fields and the weights, so that neither can
     be exchanged; a plain digest of the weights would be a function of the protected data.
 
-    Fields: `kind` "head", "ensemble" or "declared"; `range` [low, high]; `sensitivity` Δ in score units; `output` "clip"
-    or "sigmoid" (how raw scores reach the range); `feature_norm` B with ‖φ‖ ≤ B; `regularisation` Λ; `tolerance` τ with
-    ‖∇F‖ ≤ τ enforced; `weight_bound` on ‖w − w′‖ over neighbours; `features` describes the public feature map;
-    `shards` K of an ensemble; `reason` of a declared value, or the derivation of a proved one; `released` with which (ε, δ) the
-    weights themselves were released, paid by which account; `versions` of the software that made the features.
+    Fields: `kind` "head", "ensemble" or "declared"; `dataset` names the protected data, None: not stated; `range` [low, high];
+    `sensitivity` Δ in score units; `output` "clip" or "sigmoid" (how raw scores reach the range); `loss` that the head minimises;
+    `feature_norm` B with ‖φ‖ ≤ B; `clip` C that differences of φ are projected to, None: they are not; `regularisation` Λ;
+    `tolerance` τ with ‖∇F‖ ≤ τ enforced; `movement` S, a bound on ‖w − w′‖ over neighbours, of each head; `weight_norm` W with
+    ‖w‖ ≤ W enforced; `features` describes the public feature map; `shards` K of an ensemble; `reason` of a declared value, or the
+    derivation of a proved one; `released` with which (ε, δ) the weights themselves were released, paid by which account;
+    `versions` of the software that made the features.
+
+    Version 1 has no `dataset`, `loss`, `clip` and `weight_norm`, and calls `movement` `weight_bound`; its loss is logistic. What it
+    says holds as it did, and is written as it was read. The format: docs/certificates.md.
     """
 
     kind: str
@@ -146,17 +154,21 @@ class Certificate:
     records_per_person: int
     range: RewardRange
     sensitivity: float
+    dataset: str | None = None
     output: str = "clip"
+    loss: str | None = None
     feature_norm: float | None = None
+    clip: float | None = None
     regularisation: float | None = None
     tolerance: float | None = None
-    weight_bound: float | None = None
+    movement: float | None = None
+    weight_norm: float | None = None
     features: Mapping[str, object] | None = None
     shards: int | None = None
     reason: str | None = None
     released: Mapping[str, object] | None = None
     versions: Mapping[str, str] | None = None
-    version: int = 1
+    version: int = 2
     mac: str | None = None
 
     def to_sensitivity(self) -> Sensitivity:
@@ -165,11 +177,10 @@ class Certificate:
         return Sensitivity(self.sensitivity, self.range, source, self.relation, self.records_per_person, self.reason)
 
     def to_json(self) -> dict[str, object]:
-        """The JSON object of the file format; absent fields are left out."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["relation"] = self.relation.value
-        fields["range"] = [self.range.low, self.range.high]
-        return {name: value for name, value in fields.items() if value is not None}
+        """The JSON object of the file format of its version; absent fields are left out."""
+        values = {name: getattr(self, field) for name, field in _FIELDS[self.version].items()}
+        values |= {"relation": self.relation.value, "range": [self.range.low, self.range.high]}
+        return {name: value for name, value in values.items() if value is not None}
 
     def signed(self, key: bytes, weights: bytes = b"") -> Certificate:
         """The same certificate, bound to `weights` (the bytes of the weights file; empty where there is none)."""
@@ -189,35 +200,68 @@ class Certificate:
         """Reads the JSON object of a certificate file; `path` is only for messages.
 
         Raises:
-            InvalidFile: a field is missing, unknown or out of its range.
+            InvalidFile: another version, a loss that this version cannot price, or a field that is missing, unknown or out of its
+            range.
         """
         if not isinstance(document, dict):
             raise InvalidFile(path, None, "not a certificate; make one with `privalign reward fit`")
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(document) - known)
+        if "version" not in document:
+            raise InvalidFile(path, None, "certificate field 'version' is missing; make it again with `privalign reward fit`")
+        version = document["version"]
+        if type(version) is not int or version not in _FIELDS:
+            raise InvalidFile(path, None, "a certificate of another version of privalign; read it with that one, or fit the head again")
+        fields = _FIELDS[version]
+        unknown = sorted(set(document) - set(fields))
         if unknown:
             raise InvalidFile(path, None, f"unknown certificate field '{unknown[0]}'; it was made by another version")
-        missing = [name for name in ("version", "kind", "relation", "records_per_person", "range", "sensitivity") if name not in document]
+        if document.get("loss", LOSSES[0]) not in LOSSES:
+            raise InvalidFile(path, None, "the loss of this head has no price in this version of privalign; use the one that fitted it")
+        missing = [name for name in ("kind", "relation", "records_per_person", "range", "sensitivity") if name not in document]
         if missing:
             raise InvalidFile(path, None, f"certificate field '{missing[0]}' is missing; make it again with `privalign reward fit`")
         try:
-            if document["version"] != 1 or document["kind"] not in ("head", "ensemble", "declared"):
-                raise ValueError
             low, high = document["range"]
             certificate = cls(
                 **{
-                    **document,
+                    **{fields[name]: value for name, value in document.items()},
                     "relation": Relation(document["relation"]),
                     "range": RewardRange(float(low), float(high)),
                     "sensitivity": float(document["sensitivity"]),
                 }
             )
-            if type(certificate.records_per_person) is not int or certificate.records_per_person < 1:
-                raise ValueError
-            certificate.to_sensitivity()
+            certificate._check()
         except (TypeError, ValueError):
             raise InvalidFile(path, None, "a certificate field is out of its range; make it again with `privalign reward fit`") from None
         return certificate
+
+    def _check(self) -> None:
+        """Raises a ValueError where a field is out of its range."""
+        numbers = (self.feature_norm, self.clip, self.regularisation, self.tolerance, self.movement, self.weight_norm)
+        proper = (
+            self.kind in ("head", "ensemble", "declared"),
+            type(self.records_per_person) is int and self.records_per_person >= 1,
+            self.output in ("clip", "sigmoid"),
+            all(number is None or (type(number) in (int, float) and 0 < number < math.inf) for number in numbers),
+            self.dataset is None or (isinstance(self.dataset, str) and self.dataset != ""),
+            self.shards is None or (type(self.shards) is int and self.shards >= 2),
+            all(isinstance(text, str | None) for text in (self.loss, self.reason, self.mac)),
+            all(isinstance(facts, dict | None) for facts in (self.features, self.released, self.versions)),
+        )
+        if not all(proper):
+            raise ValueError
+        self.to_sensitivity()
+
+
+LOSSES: Final = ("logistic",)  # whose certificates this version can price
+_SINCE_2: Final = ("dataset", "loss", "clip", "weight_norm")
+_FIELDS: Final = {  # of each version: name in the file -> field
+    1: {
+        "weight_bound" if field.name == "movement" else field.name: field.name
+        for field in dataclasses.fields(Certificate)
+        if field.name not in _SINCE_2
+    },
+    2: {field.name: field.name for field in dataclasses.fields(Certificate)},
+}
 
 
 def load_certificate(path: Path, key: bytes) -> Certificate:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +62,7 @@ def one_document(out: str) -> Any:
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with its path, groups included."""
-    command = typer.main.get_command(cli.app) if group is None else group
+    command = cli.command() if group is None else group
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*path, name))

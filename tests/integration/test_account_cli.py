@@ -37,6 +37,7 @@ ACCOUNT_KEYS = {
     "also": list,
     "sum": dict,
     "spent": dict,
+    "spent_is": str,
     "remaining": dict,
     "queries": dict,
     "guarantee": str,
@@ -84,6 +85,12 @@ def test_create_show_and_list_are_one_document(document: Any) -> None:
     assert (made["name"], made["epsilon"], made["delta"]) == ("prefs", 8.0, 1e-6)
     assert made["queries"] == {"settled": 0, "open": 0, "refused": 0}
     assert set(made["raw"]) == {"units", "limit", "debited", "open"}
+
+
+def test_what_is_spent_is_said_to_be_no_odometer(document: Any, run: Run) -> None:
+    made = document("account", "create", "prefs", *BUDGET)
+    assert "no guarantee of its own" in made["spent_is"]
+    assert "promised the whole budget" in " ".join(run("account", "show", "prefs")[1].split())
 
 
 def test_the_defaults_of_the_contract(document: Any) -> None:

@@ -27,7 +27,6 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 
@@ -81,7 +80,7 @@ def deployment_of(file: Path, folder: Path) -> Deployment:
 
 def options_of(arguments: list[str]) -> dict[str, Any]:
     """What the command line reads in the arguments of `privalign`, which must be its own."""
-    commands = typer.main.get_command(cli.app)
+    commands = cli.command()
     return commands.commands[arguments[0]].make_context(arguments[0], arguments[1:]).params  # type: ignore[attr-defined,no-any-return]
 
 

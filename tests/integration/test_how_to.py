@@ -150,7 +150,7 @@ def test_the_price_of_a_reward_model_that_nothing_is_known_of(tmp_path: Path, mo
 
 def commands() -> Any:
     """The command line's tree."""
-    return typer.main.get_command(cli.app)
+    return cli.command()
 
 
 def invocations(text: str) -> Iterator[list[str]]:

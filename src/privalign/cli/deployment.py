@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
+    from privalign.aligner.clock import Deadline
     from privalign.config import Deployment, ModelSpec
     from privalign.ledger import Account
 
@@ -52,7 +54,7 @@ parameters = {{ max_tokens = 64, temperature = 1.0 }}
 [rewards.learned]
 kind = "head"                             # vllm-classify | vllm-score | vllm-pooling | sglang | tei | tei-rerank |
 certificate = "head.json"                 # transformers | head | ensemble
-# served rewards: base_url, model, range = [0.0, 1.0] and
+# served rewards: base_url, model, range = [0.0, 1.0] (known without protected scores; or see `privalign reward range`) and
 # sensitivity = "range" | {{ certificate = "c.json" }} | {{ declared = 0.01, reason = "..." }}
 
 [models.aligned]                          # what is asked for by name
@@ -102,6 +104,8 @@ def check(
 ) -> None:
     """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence.
 
+    And when selection leaves, as measured here where the file does not state it: see the page about time.
+
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
     from privalign.config import load
@@ -113,19 +117,21 @@ def check(
         accounts = deployment.accounts_found()
         models = [_model_facts(deployment, spec, accounts[spec.account]) for spec in deployment.models.values()]
         if probe:
-            for spec in deployment.models.values():
-                asyncio.run(_probe(deployment, spec))
+            for spec, facts in zip(deployment.models.values(), models, strict=True):
+                facts["deadline"] = asyncio.run(_probe(deployment, spec))
     except PrivalignError as error:
         if isinstance(error, InvalidFile) and error.path == str(file):
             raise
         raise CheckFailed(str(error)) from None
     missing = [name for name, account in accounts.items() if account is None]
     if json:
-        facts = {"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": models, "accounts_to_create": missing}
-        print_json(facts)
+        shown = [{**model, "deadline": asdict(model["deadline"])} if probe else model for model in models]
+        print_json({"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": shown, "accounts_to_create": missing})
         return
     for model in models:
         typer.echo(f"{model['name']}: {model['guarantee']}")
+        if probe:
+            typer.echo(f"{model['name']}: selection leaves at {model['deadline']}, whatever the scores")
     if missing:
         typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
     typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
@@ -176,17 +182,21 @@ def ask(
     print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
 
 
-async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
-    """A public prompt through the policy, a public text through the reward; no account is touched."""
+async def _probe(deployment: Deployment, spec: ModelSpec) -> Deadline:
+    """A public prompt through the policy, a public text through the reward, and the deadline of selection; no account is touched."""
+    from privalign.aligner.clock import Clock
+    from privalign.randomness import SecureRandomness
     from privalign.types import Request
 
-    policy = deployment.policies[spec.policy]
+    kind = deployment.policies[spec.policy].kind
     with _located(f"{deployment.file}: [policies.{spec.policy}]"):
-        built = policy.make()
-        if policy.kind != "recorded":  # it answers the recorded prompts only, and has just been read
-            await built.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+        policy = deployment.policies[spec.policy].make()
+        if kind != "recorded":  # it answers the recorded prompts only, and has just been read
+            await policy.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
     with _located(f"{deployment.file}: [rewards.{spec.reward}]"):
-        await deployment.rewards[spec.reward].make().probe()
+        reward = deployment.rewards[spec.reward].make()
+        await reward.probe()
+        return Clock(spec.served(policy, reward), SecureRandomness()).deadline()
 
 
 @contextlib.contextmanager
@@ -204,7 +214,8 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
 
-    sensitivity = deployment.rewards[spec.reward].sensitivity
+    reward = deployment.rewards[spec.reward]
+    sensitivity = reward.sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
     epsilon = costs.epsilon(event, spec.delta)
@@ -214,12 +225,18 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "declared": "declared by the operator",
         "released": "public: the head was released under differential privacy",
     }
+    whence = {
+        "operator": "typed by the operator",
+        "public": "from scores of a public reward model",
+        "certificate": "of the certificate",
+    }
     worst = terms.rule.charge(event)
     limit = terms.rule.limit if account is None else account.limit
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
     guarantee = (
-        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
+        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
+        f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}; "
         f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
         f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
         + (
@@ -239,5 +256,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "epsilon": epsilon,
         "answers": answers,
         **sensitivity.stated(),
+        "range_from": reward.range_from,
         "guarantee": guarantee,
+        "deadline": None,
     }

@@ -66,6 +66,8 @@ def account_document(account: Account) -> dict[str, Any]:
     """The JSON document of `account show`."""
     import dataclasses
 
+    from privalign.accounting.rules import SPENT
+
     spent, remaining, together = account.spent, account.remaining, account.together
     rule = account.rule
     return {
@@ -82,6 +84,7 @@ def account_document(account: Account) -> dict[str, Any]:
         "also": [each.account for each in account.also],
         "sum": {"epsilon": together[0], "delta": together[1]},
         "spent": {"epsilon": spent[0], "delta": spent[1]},
+        "spent_is": SPENT,
         "remaining": {"epsilon": remaining[0], "delta": remaining[1]},
         "queries": {"settled": account.settled_queries, "open": account.open_queries, "refused": account.refused_queries},
         "guarantee": account.guarantee,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,12 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
 from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
-from privalign.cli.ranges import public_range
+from privalign.cli.ranges import choose_range
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
     from privalign.cli.paid import PaidRelease
+    from privalign.ledger import Account, Ledger
     from privalign.preferences.bradley_terry import Head, HeadSettings
     from privalign.preferences.differences import Differences, Owners
     from privalign.preferences.features import FeatureMap
@@ -64,6 +66,15 @@ def fit(
     ] = None,
     public: Annotated[
         Path | None, typer.Option("--public", help="Choose Λ on these public preferences instead.", metavar="FILE", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            help="Data set that PREFS are, as its account names it. Default: that of --account, else of the file's name.",
+            metavar="ID",
+            show_default=False,
+        ),
     ] = None,
     norm: Annotated[float, typer.Option("--norm", help="B: features are scaled down to this length.")] = 1.0,
     tolerance: Annotated[float, typer.Option("--tolerance", help="τ: the solve must reach a gradient this small.")] = 1e-3,
@@ -113,12 +124,14 @@ def fit(
                 public, map_, relation, clip_records or records_per_person, norm, tolerance, bar("choosing Λ on public pairs")
             )
         assert regularisation is not None
+        book = None if release is None else open_ledger(ledger)
         settings = _settings(
             map_, regularisation, relation, range, clip_records or records_per_person, norm, tolerance, output, shards, shard_by
         )
+        settings = replace(settings, dataset=_dataset(dataset, prefs, None if book is None else book.account(str(account))))
         paid = None
-        if release is not None:
-            paid = _paid(ledger, settings, release, prefs, {"clip": clip_records is not None, "most": records_per_person}, out)
+        if book is not None and release is not None:
+            paid = _paid(book, settings, release, prefs, {"clip": clip_records is not None, "most": records_per_person}, out)
         differences, owners, facts = _read(prefs, settings, clip_records, records_per_person, workers, bar("reading"))
         if paid is None:
             head = fit_heads(settings, differences, owners, bar("solving"))
@@ -155,7 +168,7 @@ def show(
         typer.echo("\n".join(words))
 
 
-app.command("range")(public_range)
+app.command("range")(choose_range)
 
 
 def explain(certificate: Certificate) -> list[str]:
@@ -169,25 +182,32 @@ def explain(certificate: Certificate) -> list[str]:
     }[certificate.relation.value]
     sensitivity = certificate.to_sensitivity()
     low, high = certificate.range.low, certificate.range.high
+    data = (
+        "not stated: accounts of any data set take it"
+        if certificate.dataset is None
+        else f"{certificate.dataset}: other accounts refuse it"
+    )
+    about = f"The data set is {data}."
     if certificate.released:
         paid = certificate.released
         return [
             f"The weights themselves were released with ({paid['epsilon']:g}, {paid['delta']:g})-differential privacy,"
             f" paid once by account {paid['account']}.",
             f"The guarantee is about {change}, whatever is done with the head afterwards: every query is free.",
+            about,
         ]
     lines = [
         f"Scores lie in [{low:g}, {high:g}]; {change} moves no score by more than Δ = {sensitivity.delta!r},"
         f" about {sensitivity.delta / sensitivity.width:.3%} of the range.",
     ]
     if certificate.kind == "declared":
-        return [*lines, f"Nobody proved this: it was declared, because: {certificate.reason}"]
-    if certificate.weight_bound is not None:
+        return [*lines, f"Nobody proved this: it was declared, because: {certificate.reason}", about]
+    if certificate.movement is not None:
         factor = {"add-remove": 2, "replace": 4, "flip": 2}[certificate.relation.value]
         lines.append(
             f"Why: features are scaled to length B = {certificate.feature_norm:g}, so a record changes the gradient by at most {factor}B;"
             f" the objective is Λ-strongly convex, Λ = {certificate.regularisation:g}; the solve reached a gradient of"
-            f" τ = {certificate.tolerance:g}. Weights move by at most ({factor}·k·B + 2τ)/Λ = {certificate.weight_bound!r}, k = {count}."
+            f" τ = {certificate.tolerance:g}. Weights move by at most ({factor}·k·B + 2τ)/Λ = {certificate.movement!r}, k = {count}."
         )
     if certificate.kind == "ensemble":
         lines.append(
@@ -198,8 +218,25 @@ def explain(certificate: Certificate) -> list[str]:
         "It holds as long as features, B, Λ, τ and the range were chosen without the protected preferences, the features' model was not"
         " tuned on them,",
         f"nobody owns more than {count} of the records, and nothing else computed from these preferences is released outside the account.",
+        about,
     ]
     return lines
+
+
+def _dataset(given: str | None, prefs: Path, account: Account | None) -> str:
+    """What the data set is called: as typed, which must be as the account calls it; else as the account does, else as the file."""
+    from privalign.ledger.accounts import check_name
+
+    if account is not None and given not in (None, account.dataset):
+        raise InvalidInput(
+            "--dataset", f"{given} is not the data set of account {account.name}: {account.dataset}; give that, or leave it out"
+        )
+    if account is not None:
+        return account.dataset
+    if given is None:
+        given = prefs.name.removesuffix(".gz").removesuffix(".jsonl")
+    check_name(given, "--dataset")
+    return given
 
 
 def _features(text: str) -> FeatureMap:
@@ -350,13 +387,13 @@ def _read(
 
 
 def _paid(
-    url: str, settings: HeadSettings, release: tuple[float, float, str], prefs: Path, reading: dict[str, object], out: Path
+    ledger: Ledger, settings: HeadSettings, release: tuple[float, float, str], prefs: Path, reading: dict[str, object], out: Path
 ) -> PaidRelease:
     """Refuses, before a long fit, what no account could pay for; what this one can pay is asked when it pays."""
     from privalign.cli.paid import PaidRelease
 
     epsilon, delta, account = release
-    return PaidRelease(open_ledger(url), account, settings, epsilon, delta, prefs, reading, out)
+    return PaidRelease(ledger, account, settings, epsilon, delta, prefs, reading, out)
 
 
 def _accuracy(head: Head, differences: Differences) -> dict[str, Any]:

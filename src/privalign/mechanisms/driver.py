@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Sequence
+from typing import Any
 
-from privalign.errors import InvalidInput
-from privalign.mechanisms.protocol import Mechanism, Selection
+from numpy.typing import NDArray
+
+from privalign.errors import InvalidInput, bare
+from privalign.mechanisms.protocol import Mechanism, Run, Selection
 from privalign.randomness import Randomness
 from privalign.sensitivity import Sensitivity
 
+Pool = Sequence[float] | NDArray[Any]
 
-def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Randomness, rewards: ArrayLike) -> Selection:
+
+def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Randomness, rewards: Pool) -> Selection:
     """Selects from a pool in which candidates lie in the order in which they would have been drawn.
 
     Args:
@@ -19,18 +23,28 @@ def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Rand
             fallback or base candidate is never looked at.
 
     Raises:
-        InvalidInput: the pool is too small. InvalidRewards: a score is not a finite number.
+        InvalidInput: the pool is too small. InvalidRewards: a score is not a finite number. RuntimeError: the mechanism or the noise
+            failed; what they raise passes as it is with seeded noise only, whose selection is not private.
     """
-    pool = np.asarray(rewards)
-    if len(pool) < mechanism.pool_size:
-        raise InvalidInput("responses", f"{len(pool)} candidates where {mechanism.name} needs {mechanism.pool_size}")
-    run = mechanism.run(sensitivity, noise)
+    if len(rewards) < mechanism.pool_size:
+        raise InvalidInput("responses", f"{len(rewards)} candidates where {mechanism.name} needs {mechanism.pool_size}")
+    if not noise.private:
+        return _driven(mechanism.run(sensitivity, noise), rewards)
+    try:
+        return _driven(mechanism.run(sensitivity, noise), rewards)
+    except BaseException as failure:
+        error = bare(failure)
+    del rewards
+    raise error  # out of the handler and of all frames that hold rewards
+
+
+def _driven(run: Run, rewards: Pool) -> Selection:
     drawn = 0
     try:
         request = next(run)
         while True:
-            chunk = pool[drawn : drawn + request.count]
-            drawn += request.count
+            chunk = rewards[drawn : drawn + request.most]
+            drawn += request.most
             request = run.send(chunk)
     except StopIteration as stop:
         selection: Selection = stop.value

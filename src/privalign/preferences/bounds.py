@@ -29,6 +29,19 @@ def weight_bound(relation: Relation, records: int, norm: float, regularisation: 
     return upper(lambda: _distance(relation, records, norm, regularisation, tolerance, 1))
 
 
+def weight_norm(norm: float, range: RewardRange, output: str) -> float:
+    """W with ‖w‖ ≤ W for weights that were projected to ‖w‖·B ≤ 2²⁰ range widths (clip) or logits (sigmoid) in floats.
+
+    A float norm of 2²⁸ values is off by less than a relative 2⁻²⁵, and the projection rounds by less than that.
+    """
+    return upper(lambda: largest_norm(norm, range, output) * (1 + arb(2) ** -20))
+
+
+def largest_norm(norm: float, range: RewardRange, output: str) -> float:
+    """What weights are projected to."""
+    return LARGEST_SCORE * (range.width if output == "clip" else 1.0) / norm
+
+
 def score_bound(
     relation: Relation, records: int, norm: float, regularisation: float, tolerance: float, range: RewardRange, output: str
 ) -> float:
@@ -86,9 +99,8 @@ def _slope(range: RewardRange, output: str) -> arb:
 def _rounding(range: RewardRange, output: str) -> arb:
     """What two scores as computed in floats differ by more than two exact ones.
 
-    The products of w·φ round to within u of themselves and their sum is rounded once, from the exact sum: at most 3u‖φ‖‖w‖;
-    the projection of w rounds it by 4u. Both scores: 14u·2²⁰ range widths, or logits, of which a sigmoid passes a quarter;
-    its own last steps round by at most 8u of R and of the ends of the range.
+    w·φ is off by at most 3u‖φ‖‖w‖, as `rewards.sums` shows; the projection of w rounds it by 4u. Both scores: 14u·2²⁰ range
+    widths, or logits, of which a sigmoid passes a quarter; its own last steps round by at most 8u of R and of the ends of the range.
     """
     rounding = 16 * arb(UNIT) * arb(LARGEST_SCORE) * arb(range.width)
     return rounding if output == "clip" else rounding + 32 * arb(UNIT) * (arb(range.width) + _largest(range))

@@ -9,6 +9,7 @@ bounds are those of `bounds`, the solve that they assume is that of `solver`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput, MissingDependency
-from privalign.preferences.bounds import LARGEST_SCORE, MOVES, ensemble_bound, score_bound, weight_bound
+from privalign.preferences.bounds import MOVES, ensemble_bound, largest_norm, score_bound, weight_bound, weight_norm
 from privalign.preferences.differences import Differences, Owners, differences_of
 from privalign.preferences.features import FeatureMap
 from privalign.preferences.pairs import PreferencePair
@@ -33,6 +34,7 @@ from privalign.sensitivity import Certificate, Relation, RewardRange
 
 Floats = NDArray[np.float64]
 OUTPUTS = ("clip", "sigmoid")
+NORMS = (2.0**-500, 2.0**500)  # that weights may be projected to: their squares are floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class HeadSettings:
         range: the public range of the scores. output: how w·φ gets there, "clip" or "sigmoid" (low + R/(1 + e^{−w·φ})).
         feature_norm: B > 0. tolerance: τ > 0 with ‖∇F‖ ≤ τ enforced.
         shards: K heads on disjoint shards, whose outputs are averaged; 1: one head. shard_by: what decides the shard.
+        dataset: names the protected data; accounts of another data set are refused. None: not stated.
 
     Formal guarantee: for neighbouring data sets the float scores of any one text by heads that `fit` returns differ by at
     most `certificate().sensitivity`, rounded up.
@@ -63,6 +66,7 @@ class HeadSettings:
     output: str = "clip"
     shards: int = 1
     shard_by: ShardBy = ShardBy.PAIR
+    dataset: str | None = None
 
     def __post_init__(self) -> None:
         for field in ("regularisation", "feature_norm", "tolerance"):
@@ -74,6 +78,8 @@ class HeadSettings:
             raise InvalidInput("output", f"{self.output!r} is not one of {', '.join(OUTPUTS)}")
         if self.shards < 1:
             raise InvalidInput("shards", f"{self.shards} is below 1")
+        if not NORMS[0] < largest_norm(self.feature_norm, self.range, self.output) < NORMS[1]:
+            raise InvalidInput("feature_norm", f"{self.feature_norm:g} is too far from the width of the range; scale one of them")
 
     @property
     def weight_bound(self) -> float:
@@ -95,16 +101,19 @@ class HeadSettings:
             relation=self.relation,
             records_per_person=self.records_per_person,
             range=self.range,
-            sensitivity=sensitivity,
+            sensitivity=min(sensitivity, self.range.width),
+            dataset=self.dataset,
             output=self.output,
+            loss="logistic",
             feature_norm=self.feature_norm,
             regularisation=self.regularisation,
             tolerance=self.tolerance,
-            weight_bound=self.weight_bound,
+            movement=self.weight_bound,
+            weight_norm=weight_norm(self.feature_norm, self.range, self.output),
             features=self.features.describe(),
             shards=None if self.shards == 1 else self.shards,
             reason=reason,
-            versions={name: version(name) for name in ("privalign", "numpy", "scipy", "scikit-learn") if _installed(name)},
+            versions=dict(_versions()),
         )
 
 
@@ -164,13 +173,14 @@ def fit_head(
     feature_norm: float = 1.0,
     tolerance: float = 1e-3,
     output: str = "clip",
+    dataset: str | None = None,
 ) -> Head:
     """Fits one head to pairs in memory; the arguments are those of `HeadSettings`.
 
     Raises:
         InvalidInput: a setting is out of its range, there is no pair, or the solve cannot reach the tolerance.
     """
-    settings = HeadSettings(features, regularisation, relation, range, records_per_person, feature_norm, tolerance, output)
+    settings = HeadSettings(features, regularisation, relation, range, records_per_person, feature_norm, tolerance, output, dataset=dataset)
     if not pairs:
         raise InvalidInput("pairs", "there is no preference pair to learn from")
     differences, _ = differences_of(pairs, features, feature_norm, key=b"")  # nobody asks for owners
@@ -221,18 +231,20 @@ def minimisers(
 
 def project(weights: Floats, settings: HeadSettings) -> Floats:
     """Each head into the ball that bounds the rounding of scores. A projection brings no two weights further apart."""
-    largest = LARGEST_SCORE * (settings.range.width if settings.output == "clip" else 1.0) / settings.feature_norm
+    largest = largest_norm(settings.feature_norm, settings.range, settings.output)
     lengths = np.linalg.norm(weights, axis=-1, keepdims=True)
     projected: Floats = weights * (largest / np.maximum(lengths, largest))
     return projected
 
 
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+@functools.cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """What is installed of the packages that a fit uses. To read it takes far longer than all bounds of a certificate."""
+    found = []
+    for package in ("privalign", "numpy", "scipy", "scikit-learn"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append((package, version(package)))
+    return tuple(found)
 
 
 def _safetensors() -> Callable[[dict[str, Floats]], bytes]:

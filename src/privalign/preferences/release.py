@@ -17,6 +17,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
+from privalign import normal
 from privalign.accounting.gaussian import gaussian_delta, probability
 from privalign.errors import InvalidInput
 from privalign.events import GaussianRelease
@@ -78,8 +79,8 @@ def released_head(weights: Floats, settings: HeadSettings, scale: float, *, epsi
     Raises:
         InvalidInput: the scale is not a finite number above 0, or too small for a grid below it.
     """
-    furthest = _MOST_STEPS / 2 * grid_of(scale)
-    noisy = gaussian_vector(np.clip(weights, -furthest, furthest), scale)
+    most = furthest(scale)
+    noisy = gaussian_vector(np.clip(weights, -most, most), scale)
     return Head(noisy, released_certificate(settings, scale, epsilon=epsilon, delta=delta, account=account))
 
 
@@ -88,6 +89,7 @@ def released_certificate(settings: HeadSettings, scale: float, *, epsilon: float
     return replace(
         settings.certificate(),
         sensitivity=settings.range.width,  # assumed by whoever does not know that the scores are public
+        weight_norm=None,  # noisy weights are not projected
         released={"epsilon": epsilon, "delta": delta, "account": account, "scale": scale},
     )
 
@@ -101,6 +103,11 @@ def grid_of(scale: float) -> float:
     if not sys.float_info.min / GRID < scale < math.inf:
         raise InvalidInput("scale", f"{scale} is not a finite number above 0, or too small for a grid below it")
     return 2.0 ** math.floor(math.log2(scale * GRID))
+
+
+def furthest(scale: float) -> float:
+    """What numbers are cut to before `gaussian_vector`, which would refuse larger ones and so say something of them."""
+    return _MOST_STEPS / 2 * grid_of(scale)
 
 
 def gaussian_vector(values: Floats, scale: float) -> Floats:
@@ -150,19 +157,10 @@ def _steps(digits: int, bits: int, value: float, scale: float, grid: float) -> t
     """The steps ⌊x + ½⌋ at both ends of the interval; None where an end is infinite or straddles."""
     ends = []
     for end in (digits, digits + 1):
-        x = (arb(value) + arb(scale) * _quantile(end, bits)) / arb(grid) + arb(0.5)
+        x = (arb(value) + arb(scale) * normal.quantile(end, bits)) / arb(grid) + arb(0.5)
         ends.append(_floor(x))
     return ends[0], ends[1]
 
 
 def _floor(x: Any) -> int | None:
     return int(x.floor().unique_fmpz()) if x.is_finite() and x.floor().unique_fmpz() is not None else None
-
-
-def _quantile(digits: int, bits: int) -> arb:
-    """Φ⁻¹(digits/2^bits), equally sharp in both tails; infinite at 0 and at 1."""
-    if 2 * digits > 1 << bits:
-        return -_quantile((1 << bits) - digits, bits)
-    if digits == 0:
-        return arb.neg_inf()
-    return -arb(2).sqrt() * arb((digits, 1 - bits)).erfcinv()

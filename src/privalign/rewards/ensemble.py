@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from privalign.errors import InvalidInput
 from privalign.preferences.persons import ShardBy
 from privalign.rewards.batches import together
-from privalign.rewards.protocol import Reward
+from privalign.rewards.protocol import Reward, scores_in_process
 from privalign.rewards.scores import AffineMap, FailClosedReward, finite_scores
+from privalign.rewards.sums import means
 from privalign.sensitivity import Certificate, Relation, Sensitivity
 from privalign.types import Candidate, Request
 
@@ -63,10 +64,15 @@ class EnsembleReward(FailClosedReward):
             )
         return cls(members, certificate.to_sensitivity(), name=name)
 
-    async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> list[float]:
+    @property
+    def in_process(self) -> bool:
+        """Whether all members score here; beside a server the ones that do are done long before it."""
+        return all(map(scores_in_process, self._members))
+
+    async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         pieces = [partial(self._clipped, member, request, candidates) for member in self._members]
-        scores = np.stack(await together(pieces, len(pieces)))
-        return [math.fsum(column) / len(self._members) for column in scores.T]
+        range = self.sensitivity.range
+        return means(np.stack(await together(pieces, len(pieces))), max(-range.low, range.high))
 
     async def _clipped(self, member: Reward, request: Request, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         range = self.sensitivity.range
@@ -130,8 +136,8 @@ def _check_covered(member: Sensitivity, relation: Relation, records_per_person: 
 
 
 def _rounded(sensitivity: Sensitivity) -> Sensitivity:
-    """Δ of the mean as computed. The sum is rounded once and the quotient once, each by at most M·2⁻⁵³, M = max(|low|, |high|);
-    two data sets, two means: M·2⁻⁵¹, doubled here for the rounding of this very sum.
+    """Δ of the mean as computed, which `sums.means` rounds by less than 2.2·2⁻⁵³·M, M = max(|low|, |high|): two data sets, two means,
+    M·2⁻⁵⁰ with the rounding of this very sum.
     """
     if sensitivity.delta >= sensitivity.width:
         return sensitivity

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency
+from privalign.preferences.bounds import weight_norm
 from privalign.preferences.features import feature_map
+from privalign.rewards import sums
 from privalign.secret import existing_key
 from privalign.sensitivity import Certificate, Sensitivity, load_certificate
 
@@ -24,11 +25,12 @@ class HeadReward:
     Args:
         weights: shape (dimension of the certified features,), or (shards, dimension). certificate: of kind "head" or "ensemble".
 
-    Formal guarantee: the one of the certificate that `sensitivity` states, for scores as computed in floats. A head that was
-    released with differential privacy says so in `sensitivity.source`: its scores are public.
+    Formal guarantee: the one of the certificate that `sensitivity` states, for scores as computed in floats. The work of scoring a
+    text depends on the text, not on the weights: the sums are those of `rewards.sums`. A head that was released with differential
+    privacy says so in `sensitivity.source`: its scores are public.
 
     Raises:
-        InvalidInput: the certificate is not one of a head, or does not fit the weights' shape.
+        InvalidInput: the certificate is not one of a head, or does not fit the weights' shape or length.
     """
 
     def __init__(self, weights: Floats, certificate: Certificate) -> None:
@@ -39,7 +41,14 @@ class HeadReward:
         shape = (*heads, self._features.dimension)
         if weights.shape != shape or weights.dtype != np.float64:
             raise InvalidInput("weights", f"{weights.dtype} of shape {weights.shape} where the certificate needs float64 of {shape}")
-        self._weights = weights.reshape(-1, self._features.dimension)
+        each = weights.reshape(-1, self._features.dimension)
+        length = float(np.linalg.norm(each, axis=1).max())
+        reach = weight_norm(certificate.feature_norm, certificate.range, certificate.output)
+        if certificate.released:  # public, and not projected
+            reach = max(reach, 2 * length)
+        if not length <= reach:
+            raise InvalidInput("weights", "longer than any that are fitted, or not finite; restore the file, or fit the head again")
+        self._weights, self._exponent = sums.scaled(each, reach)
         self._norm = certificate.feature_norm
         self.certificate = certificate
 
@@ -71,24 +80,18 @@ class HeadReward:
 
     def score(self, prompt: str, answers: Sequence[str]) -> NDArray[np.float64]:
         """Scores in the public range, shape (len(answers),)."""
-        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
-        raw = np.array([[_dot(row, weights) for row in _split(rows)] for weights in self._weights]).reshape(len(self._weights), -1)
+        raw = self.raw(prompt, answers)
         low, high, width = self.certificate.range.low, self.certificate.range.high, self.certificate.range.width
         if self.certificate.output == "sigmoid":
-            from scipy.special import expit
-
-            raw = low + width * expit(raw)
+            raw = low + width * sums.sigmoid(raw)
         scores: Floats = np.clip(raw, low, high)
-        return np.array([math.fsum(column) / len(column) for column in scores.T])
+        return scores[0] if len(scores) == 1 else np.clip(sums.means(scores, max(-low, high)), low, high)
 
-
-def _split(rows: Any) -> list[tuple[NDArray[np.int32], Floats]]:
-    """Columns and values of every row of a CSR array."""
-    bounds = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
-    return [(rows.indices[start:end], rows.data[start:end]) for start, end in bounds]
-
-
-def _dot(row: tuple[NDArray[np.int32], Floats], weights: Floats) -> float:
-    """w·φ, the exact sum of the rounded products, rounded once: its error does not grow with the number of features."""
-    columns, values = row
-    return math.fsum((values * weights[columns]).tolist())
+    def raw(self, prompt: str, answers: Sequence[str]) -> Floats:
+        """w·φ of every head, before it is clipped or squashed, shape (heads, len(answers)); no range bounds it."""
+        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
+        values, exponent = sums.scaled(rows.data, self._norm)
+        ends = rows.indptr.astype(np.int64)
+        return np.stack(
+            [sums.times_power(sums.sums(values * head[rows.indices], ends), self._exponent + exponent) for head in self._weights]
+        )

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from privalign.accounting.rules import SPENT
 from privalign.aligner import ServedModel
 from privalign.errors import CheckFailed
 from privalign.gateway.dashboard import chart, figures, guarantee
@@ -140,7 +141,7 @@ class _Dashboard:
         cards = [
             self._followers.look(account.name, lambda followed: _summary(followed, horizon, now)) for account in self._ledger.accounts()
         ]
-        return render(request, "overview.html", session=session, now=now, cards=cards, live=True)
+        return render(request, "overview.html", session=session, now=now, cards=cards, live=True, spent_is=SPENT)
 
     def account(self, request: Request, name: str, horizon: str = "day") -> Response:
         session, now, chosen = self._session(request), self._now(), _horizon(horizon)
@@ -307,6 +308,7 @@ def _details(followed: Followed, horizon: Horizon, now: datetime) -> dict[str, A
         **summary,
         "promise": guarantee.promise(account),
         "assumptions": guarantee.assumptions(account),
+        "spent_is": SPENT,
         "horizon": horizon,
         "chart": drawn,
         "paces": figures.paces(followed, now) if followed.complete else (),

@@ -101,6 +101,12 @@ def test_the_price_of_the_first_answer_stands_beside_what_is_spent(officer: Test
     assert "more than 162,800 times as probable" in page  # e^12 = 162,754.8
 
 
+def test_what_is_spent_is_said_to_be_no_odometer(officer: TestClient) -> None:
+    """Wherever it is shown in large figures."""
+    for path in ("", "/accounts/prefs"):
+        assert "promised the whole budget, not what was spent by then" in text_of(officer.get(f"/dashboard{path}").text)
+
+
 def test_pages_are_not_indented_into_the_frame_when_asked_live(officer: TestClient) -> None:
     live = officer.get("/dashboard", headers={"x-privalign-live": "1"}).text
     assert live.startswith("<main>")
