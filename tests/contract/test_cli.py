@@ -150,7 +150,7 @@ HALF = [
     ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--scale", 1],
     ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--mechanism", "privbon"],
     ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--mechanism", "privitp", "--sigma-x", 1],
-    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--config", "file.toml"],
+    ["account", "create", "prefs", "--epsilon", 8, "--delta", 1e-6, "--for-model", "aligned"],
     ["account", "raise", "prefs"],
     ["account", "raise", "prefs", "--epsilon", 9],
     ["key", "create", "--share", 0.5],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
+from privalign.cli.ledgers import remaining_delta
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
@@ -79,12 +80,12 @@ def init(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone. Makes the installation key."""
-    from privalign.secret import make_installation_key
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    from privalign.secret import make_named_key
 
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
-    make_installation_key()
+    make_named_key()
     with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:
@@ -153,7 +154,8 @@ def ask(
     spec = deployment.model(model)
     ledger = deployment.ledger()
     (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
-    epsilon, delta = ledger.account(spec.account).remaining
+    account = ledger.account(spec.account)
+    epsilon, delta = account.remaining
     document: dict[str, Any] = {
         "text": release.text,
         "privacy": {
@@ -177,7 +179,7 @@ def ask(
     else:
         typer.echo(text)
     typer.echo()
-    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": delta})
+    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
 
 
 async def _probe(deployment: Deployment, spec: ModelSpec) -> Deadline:

@@ -12,8 +12,24 @@ from privalign.errors import InvalidInput
 if TYPE_CHECKING:
     from privalign.ledger import Account, Ledger
 
-LedgerOption = Annotated[str, typer.Option("--ledger", help="URL of the ledger.", metavar="URL")]
 DEFAULT_LEDGER = "sqlite:///privalign.db"
+LedgerOption = Annotated[str, typer.Option("--ledger", help="URL of the ledger, or env:NAME or file:PATH that holds it.", metavar="URL")]
+OwnLedger = Annotated[
+    str | None,
+    typer.Option("--ledger", help="URL of the ledger, or env:NAME or file:PATH that holds it.", metavar="URL", show_default=DEFAULT_LEDGER),
+]
+LedgerOfConfig = Annotated[
+    Path | None, typer.Option("--config", help="Deployment file, for its ledger.", metavar="FILE", show_default=False)
+]
+
+
+def ledger_url(ledger: str | None, config: Path | None) -> str:
+    """The URL that is given, else that of the deployment file, else the default."""
+    if ledger is not None or config is None:
+        return ledger or DEFAULT_LEDGER
+    from privalign.config.deployment import load_ledger
+
+    return load_ledger(config).url
 
 
 def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
@@ -24,6 +40,10 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     """
     from privalign.ledger import Ledger
 
+    if url.startswith(("env:", "file:")):
+        from privalign.config.deployment import resolved_url
+
+        url = resolved_url(url)
     scheme, _, rest = url.partition(":///")
     file = rest.partition("?")[0]
     if must_exist and scheme.partition("+")[0] == "sqlite" and file:
@@ -32,6 +52,14 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
         if Path(file).is_file() and Path(file).stat().st_size == 0:  # the database would take it for a new one
             raise InvalidInput("--ledger", f"{file} is empty, no ledger; make an account first, or name the right file")
     return Ledger(url)
+
+
+def remaining_delta(account: Account) -> str:
+    """What is left of δ, in words where none is and yet nothing is exhausted: these rules spend δ once, by their conversion."""
+    left = account.remaining[1]
+    if left == 0.0 and account.rule.name in ("renyi", "two-counter") and account.spent[1] > 0.0:
+        return f"0.0: rule {account.rule.name} spends its δ once, with the first answer; ε is what runs out"
+    return repr(left)
 
 
 def account_document(account: Account) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,18 @@ def test_what_may_not_be_replaced_is_refused_by_the_name_of_its_option(tmp_path:
             with pytest.raises(InvalidInput, match=f"^--export: .*{why}"), replacing(path, source, field="--export"):
                 raise AssertionError
     assert (source.read_text(), ledger.read_bytes(), log.read_text()) == ("{}", b"SQLite format 3\0spent", "")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_written_is_its_users_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    """Answers, exports and scores hold what the ledger was paid for."""
+    (tmp_path / "shared").touch(mode=0o640)
+    (tmp_path / "shared").chmod(0o640)
+    before = os.umask(umask)
+    try:
+        for name in ("new", "shared"):
+            with replacing(tmp_path / name) as file:
+                file.write("x")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "shared")] == [0o600, 0o640]  # one that is shared stays so
