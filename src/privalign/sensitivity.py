@@ -30,7 +30,27 @@ class Relation(StrEnum):
     REPLACE = "replace"  # one person's records are exchanged for other records of that person
     FLIP = "flip"  # one person's labels are turned round; their prompts and answers are public
 
+    def change(self, records: int) -> str:
+        """How neighbours differ that have up to so many records of one person, in words: what every promise is about."""
+        many = f"up to {records} records of one person"
+        words = {
+            Relation.ADD_REMOVE: ("adding or removing one person's record", f"adding or removing {many}"),
+            Relation.REPLACE: (
+                "exchanging one person's record for another of the same person",
+                f"exchanging {many} for others of the same person",
+            ),
+            Relation.FLIP: (
+                "turning round the label of one person's record (prompt and answers are public)",
+                f"turning round the labels of {many} (prompts and answers are public)",
+            ),
+        }[self]
+        return words[records > 1]
 
+
+PERSON: Final = (  # goes with every `Relation.change`
+    "A person is a name, and the records of all other persons stay as they are; exchanging a record for one of another person "
+    "changes the records of two, which is two such steps."
+)
 FARTHEST: Final = 2.0**53  # from zero: the floats beyond are more than 1 apart
 
 

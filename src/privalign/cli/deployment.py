@@ -35,7 +35,7 @@ url = "sqlite:///privalign.db"            # several gateways: "postgresql+psycop
 epsilon = 8.0                             # of all answers together
 delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
-relation = "replace"                      # add-remove | replace | flip: what makes two data sets neighbours
+relation = "replace"                      # add-remove | replace | flip: how the records of one person, by name, may differ
 records_per_person = 1
 # dataset = "prefs"                       # its id, by default the account's name; a second account over it says also = ["prefs"]
 
@@ -198,6 +198,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     from privalign.accounting import costs
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
+    from privalign.sensitivity import PERSON
 
     sensitivity = deployment.rewards[spec.reward].sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
@@ -213,17 +214,17 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     limit = terms.rule.limit if account is None else account.limit
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
+    promised = terms.rule.guarantee() if account is None else account.guarantee
+    pays = (
+        "Its answers are free."
+        if answers is None
+        else f"It pays for at least {answers:,} answers in all."
+        if answers
+        else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
+    )
     guarantee = (
         f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
-        f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
-        f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
-        + (
-            "Its answers are free."
-            if answers is None
-            else f"It pays for at least {answers:,} answers in all."
-            if answers
-            else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
-        )
+        f"account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
     )
     return {
         "name": spec.name,
