@@ -312,8 +312,8 @@ class Aligner:
 
     def _realised(self, chosen: list[tuple[Candidate, Selection]]) -> list[Event]:
         """The outcomes to settle by; nothing to tell where the rewards are public."""
-        public = self._model.reward.sensitivity.public
-        return [Free() if public else selection.realised for _, selection in chosen]
+        release = self._model.reward.sensitivity.release
+        return [selection.realised if release is None else Free(release) for _, selection in chosen]
 
     async def _keep_alive(self, reservation: Reservation) -> None:
         while True:
@@ -338,7 +338,9 @@ class Aligner:
         worst = event_of(mechanism, self._model.reward.sensitivity)
         epsilon = costs.epsilon(worst, self._model.delta)
         delta = self._model.delta if costs.count_releases(worst) else 0.0
-        return _released(candidate, selection.index, selection.fallback, mechanism.name, epsilon, delta, query.candidates)
+        release = _released(candidate, selection.index, selection.fallback, mechanism.name, epsilon, delta, query.candidates)
+        head = self._model.reward.sensitivity.release
+        return release if head is None else replace(release, head=head.stated())
 
     def _mechanism(self, request: Request) -> Mechanism:
         """The served mechanism, or its phase 2 alone where the request's λ̃ was released before."""

@@ -37,7 +37,7 @@ delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
 relation = "replace"                      # add-remove | replace | flip: how the records of one person, by name, may differ
 records_per_person = 1
-# dataset = "prefs"                       # its id, by default the account's name; a second account over it says also = ["prefs"]
+# dataset = "prefs"                       # its id, as in reward fit --dataset; by default the account's name; a second account over it says also = ["prefs"]
 
 [policies.local]
 independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data
@@ -86,7 +86,8 @@ def init(
         print_json({"file": str(file)})
     else:
         typer.echo(
-            f"wrote {file}; next: privalign reward fit PREFERENCES --lambda 1000 --out head.json, then privalign config check {file}"
+            f"wrote {file}; next: privalign reward fit PREFERENCES --dataset prefs --lambda 1000 --out head.json, "
+            f"then privalign config check {file}"
         )
 
 
@@ -203,12 +204,12 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     sensitivity = deployment.rewards[spec.reward].sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
+    deployment.check_paid(spec, account)
     epsilon = costs.epsilon(event, spec.delta)
     source = {
         "range": "the whole range, assuming nothing",
-        "certificate": "certified",
+        "certificate": f"certified, data set {sensitivity.dataset or 'not stated'}",
         "declared": "declared by the operator",
-        "released": "public: the head was released under differential privacy",
     }
     worst = terms.rule.charge(event)
     limit = terms.rule.limit if account is None else account.limit
@@ -222,10 +223,13 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         if answers
         else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
     )
-    guarantee = (
-        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
-        f"account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
-    )
+    if sensitivity.release is not None:
+        guarantee = f"{spec.mechanism.name}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
+    else:
+        guarantee = (
+            f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
+            f"account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
+        )
     return {
         "name": spec.name,
         "policy": spec.policy,

@@ -31,11 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidFile, InvalidInput
+from privalign.events import release_event
 from privalign.ledger import IdempotencyKey, Ledger, Reservation
 from privalign.preferences.bradley_terry import Head, HeadSettings, check_place
-from privalign.preferences.release import grid_of, release_event, release_scale, released_certificate, released_head
+from privalign.preferences.release import grid_of, release_scale, released_certificate, released_head
 from privalign.secret import installation_key
-from privalign.sensitivity import Certificate
+from privalign.sensitivity import Certificate, HeadRelease
 
 Floats = NDArray[np.float64]
 LEASE = 30 * 86400.0  # nothing here gives a debit back, so that one left open by a crash is paid like a settled one
@@ -78,6 +79,20 @@ class PaidRelease:
     def scale(self) -> float:
         """The noise of each weight."""
         return release_scale(self.settings.weight_bound, self.epsilon, self.delta)
+
+    @property
+    def _terms(self) -> HeadRelease:
+        settings = self.settings
+        return HeadRelease(
+            self.epsilon,
+            self.delta,
+            self.scale,
+            settings.weight_bound,
+            settings.relation,
+            settings.records_per_person,
+            self.account,
+            settings.dataset,
+        )
 
     def make(self, minimise: Callable[[], Floats]) -> tuple[Head, Certificate]:
         """The head in its place with its signed certificate, paid now or before.
@@ -138,7 +153,7 @@ class PaidRelease:
     def _pay(self, key: bytes, content: bytes) -> bool:
         """Whether this draw is paid, now or before; False where another draw was paid under the key."""
         request = IdempotencyKey("release", key.hex(), hmac.digest(key, content, "sha256").hex())
-        event = release_event(self.settings, self.scale)
+        event = release_event(self._terms)
         try:
             reservation = self.ledger.reserve(self.account, [event], lease=LEASE, idempotency=request)
         except IdempotencyConflict as conflict:

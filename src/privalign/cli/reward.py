@@ -186,12 +186,10 @@ def explain(certificate: Certificate) -> list[str]:
         else f"{certificate.dataset}: other accounts refuse it"
     )
     about = f"The data set is {data}."
-    if certificate.released:
-        paid = certificate.released
+    if sensitivity.release is not None:
         return [
-            f"The weights themselves were released with ({paid['epsilon']:g}, {paid['delta']:g})-differential privacy,"
-            f" paid once by account {paid['account']}.",
-            f"The guarantee is about {change}, whatever is done with the head afterwards: every query is free.",
+            f"The weights themselves were {sensitivity.release.words}.",
+            "Whatever is done with the head afterwards, every query is free under that account; all others refuse it.",
             PERSON,
             about,
         ]

@@ -29,7 +29,8 @@ from privalign.ledger.entries import (
     microseconds,
 )
 from privalign.ledger.failures import LedgerFailed, UnknownAccount
-from privalign.ledger.terms import Terms, canonical, terms_of
+from privalign.ledger.schema import debit_of
+from privalign.ledger.terms import Terms, canonical, check_paid, terms_of
 from privalign.sensitivity import Relation
 
 DEFAULT_URL = "sqlite:///privalign.db"
@@ -153,7 +154,7 @@ class Ledger:
             BudgetExhausted: it does not fit. BudgetBusy: it would, once open reservations settle or are voided.
             KeyExhausted, KeyRefused: the key's limit, or the key. IdempotencyConflict: another body under the same
             idempotency key, or an answer that is no longer kept. InvalidInput: a sensitivity that does not hold for the
-            account's neighbours, or an event without a guarantee.
+            account's neighbours or data set, a released head that another account paid for, or an event without a guarantee.
         """
         if not events:
             raise InvalidInput("events", "there is nothing to reserve; give one event per answer")
@@ -165,6 +166,7 @@ class Ledger:
                 book = Book.lock(transaction, account, self._now())
                 if terms_of(book.row.parameters, book.row.dataset) != terms:
                     raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
+                check_paid(account, terms, debit_of("debited", book.row), events)
                 return reservations.reserve(book, request, self._retain)
         except BudgetExhausted:
             with self._database.write() as transaction:

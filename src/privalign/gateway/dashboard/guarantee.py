@@ -12,6 +12,7 @@ from privalign.aligner import ServedModel
 from privalign.errors import InvalidInput
 from privalign.intervals import shown, upper
 from privalign.ledger import Account
+from privalign.ledger.terms import check_paid
 from privalign.mechanisms.protocol import event_of
 from privalign.sensitivity import PERSON, Sensitivity
 
@@ -67,8 +68,8 @@ def rests_on(sensitivity: Sensitivity) -> str:
     """Where a sensitivity comes from, and what it is."""
     low, high = sensitivity.range.low, sensitivity.range.high
     scores = f"scores are clipped to the public range [{low:g}, {high:g}]"
-    if sensitivity.public:
-        return f"free: the reward model itself was released with differential privacy; {scores}"
+    if sensitivity.release is not None:
+        return f"free: the head itself was {sensitivity.release.words}; {scores}"
     if sensitivity.source == "range":
         return f"assumption-free: Δ = {sensitivity.delta:g} is the whole range; {scores}"
     if sensitivity.source == "declared":
@@ -77,12 +78,15 @@ def rests_on(sensitivity: Sensitivity) -> str:
     holds = "any relation" if sensitivity.relation is None else sensitivity.relation.value
     count = sensitivity.records_per_person
     records = "1 record" if count == 1 else f"{count or 'any number of'} records"
-    return f"certified: Δ = {sensitivity.delta:g} for {holds}, {records} per person; {scores}"
+    data = sensitivity.dataset or "not stated"
+    return f"certified: Δ = {sensitivity.delta:g} for {holds}, {records} per person, data set {data}; {scores}"
 
 
 def _room(account: Account, model: ServedModel) -> str:
     try:
-        cost = account.terms.charge((event_of(model.mechanism, model.reward.sensitivity),))
+        events = (event_of(model.mechanism, model.reward.sensitivity),)
+        cost = account.terms.charge(events)
+        check_paid(account.name, account.terms, account.debited, events)
     except InvalidInput as error:
         return f"cannot be charged: {error}"
     left = account.limit - account.debited
