@@ -63,7 +63,7 @@ def measure(pairs: int) -> dict[str, float]:
         write_preferences(prefs, pairs)
         command = [sys.executable, "-c", "from privalign.cli import main; main()", "reward", "fit", str(prefs)]
         command += ["--lambda", "1000", "--out", str(Path(folder) / "head.json"), "--json"]
-        environment = {**os.environ, "PRIVALIGN_SECRET_FILE": str(Path(folder) / "secret")}
+        environment = {**os.environ, "XDG_CONFIG_HOME": folder}
         started = time.monotonic()
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         peak = 0

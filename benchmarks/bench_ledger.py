@@ -62,7 +62,8 @@ def compare(ledger: Ledger, bare: sqlite3.Connection) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("rows", [10, 100_000])
-def test_reserve_and_settle_against_two_bare_durable_commits(tmp_path: Path, rows: int) -> None:
+def test_reserve_and_settle_against_two_bare_durable_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setenv("PRIVALIGN_ANCHOR_FOLDER", str(tmp_path / "anchors"))
     file = tmp_path / "ledger.db"
     ledger = Ledger(f"sqlite:///{file}")
     ledger.create_account("big", Renyi(1e5, 1e-6, 2.0))

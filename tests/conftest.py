@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,6 +32,25 @@ def fresh_folder() -> Path:
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**29
     return Path(tempfile.mkdtemp(prefix="privalign-", dir=memory if roomy else None))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Lets processes that a test starts be interrupted also where this one, as a job in the background, ignores SIGINT.
+
+    The commands leave an ignored SIGINT ignored, as shells and nohup mean it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _config_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Installation key and anchors of the tests, apart from those of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 @pytest.fixture(scope="session")

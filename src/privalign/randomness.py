@@ -1,16 +1,18 @@
 """Randomness as an explicit argument: exact samplers on the operating system's entropy, and a seeded twin.
 
-What is exact. `SecureRandomness` draws from the laws as they are written, over the reals, for the given floats: softmax
-and Gaussian argmax, Bernoulli and the uniform index have no sampling error and nothing to charge. Each of them compares
-uniform reals of which only the first binary digits are drawn. Floats with a proven error bound settle nearly every
-comparison; what falls within the bound is settled with interval arithmetic and further digits, until it is certain.
+What is exact. `SecureRandomness` draws from the laws as they are written, over the reals, for the given floats: there is no sampling
+error and nothing to charge. Every draw compares uniform reals, of which only the first binary digits are known, with boundaries that
+are known as sharply as one asks.
 
-What is charged. Only `gaussian` adds to the sensitivity: its input is rounded to the grid s, and the input is itself a
-float with some error e, so that a change of Δ counts as ⌈(Δ + 2e)/s⌉·s. The noise on the grid is an exact discrete
-Gaussian. The event `GaussianRelease` carries both figures.
+What is constant. Scores are protected, so the work is the same for all of them. For n scores a sampler draws a fixed number of digits
+and makes (1) one pass in floats over all of them, with a proved error bound; (2) one look in ball arithmetic at a fixed number of
+candidates, those that the pass left least certain, in a fixed number of steps. Only if that leaves anything open (3) further digits are
+drawn, until all is certain. The law is exact because of (3), and (3) is so rare that it tells nothing: a query over n candidates is
+continued with probability below `continued(n)` = n²·2⁻⁹⁴ + n·2⁻⁸⁸. Without a continuation the trace is the same whatever the scores; so
+T queries that have a guarantee (ε, δ) by their values have (ε, δ + (1 + e^ε)·T·continued(n)) with their trace. At ε = 8 a million
+queries add 2·10⁻¹⁶ for n = 16 and 3·10⁻¹² for n = 4,096.
 
-What is not covered. Running time depends on the data, slightly and rarely for the argmaxes and `bernoulli`: keep
-latencies that others can see coarse.
+What is not covered. The time of a machine instruction may depend on its operands by nanoseconds; the aligner's deadline covers that.
 """
 
 from __future__ import annotations
@@ -20,27 +22,44 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
+from privalign import normal
 from privalign.errors import InvalidInput, InvalidRewards
-from privalign.intervals import MOST_BITS, at_precision
+from privalign.intervals import MOST_BITS, at_precision, cdf, phi
 
-WORD = 64  # binary digits drawn of each uniform before anything is compared
+Floats = NDArray[np.float64]
+
+WORD = 64  # binary digits drawn of the uniform of a Bernoulli round
+LONG = 128  # of the uniform of an argmax, a release, or the round that is looked at again
 GUARD_BITS = 64  # working precision beyond the known digits of a uniform
+LOOKS = 3  # contenders of an argmax that are looked at in balls
+_FAR = 2.0**-90  # a uniform of a release nearer than this to 0 or 1 (probability 2^−89) is left to further digits
 
 
-class Probability(Protocol):
-    """A real number p ∈ [0, 1], known as sharply as one asks."""
+def continued(n: int) -> float:
+    """A bound on the probability that a query over n candidates, in whatever batches, needs more than the fixed work."""
+    return n**2 * 2.0**-94 + n * 2.0**-88
 
-    def enclose(self) -> arb:
-        """A ball that encloses p at the current working precision; sharper at a higher one."""
 
-    def __float__(self) -> float:
-        """The float nearest to p, for seeded simulation."""
+class Probabilities(Protocol):
+    """Real numbers p_1 … p_n ∈ [0, 1], known as sharply as one asks. As an array: the nearest floats, for seeded simulation."""
+
+    def estimate(self) -> tuple[Floats, float]:
+        """Floats near all of them, shape (n,), and a bound on their distance; the same steps whatever they are."""
+
+    def look(self, index: int) -> arb:
+        """A sharp ball around one of them at the precision `normal.BITS`, in the same steps whatever it is."""
+
+    def enclose(self, index: int) -> arb:
+        """A ball around one of them at the current working precision; sharper at a higher one."""
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Floats:
+        """The nearest floats, shape (n,)."""
 
 
 class Randomness(Protocol):
@@ -54,17 +73,17 @@ class Randomness(Protocol):
     def private(self) -> bool:
         """Whether releases made with it may be called private and be charged to an account."""
 
-    def gumbel_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
+    def gumbel_argmax(self, scores: Floats, scale: float) -> int:
         """The index of the largest scores_i + Gumbel(0, scale): index i with probability ∝ exp(scores_i/scale)."""
 
-    def gaussian_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
+    def gaussian_argmax(self, scores: Floats, scale: float) -> int:
         """The index of the largest scores_i + N(0, scale²), with fresh noise for every index."""
 
-    def gaussian(self, value: float, scale: float, grid: float) -> float:
-        """`value` + N(0, scale²) on the multiples of `grid`, a power of two."""
+    def gaussian_cell(self, value: float, scale: float, edges: Floats) -> int:
+        """Between which of the increasing public `edges` the number `value` + N(0, scale²) lies: how many of them are below it."""
 
-    def bernoulli(self, probability: Probability) -> bool:
-        """True with the given probability."""
+    def bernoullis(self, probabilities: Probabilities) -> NDArray[np.bool_]:
+        """Independent trials with the given probabilities, shape (n,)."""
 
     def index(self, n: int) -> int:
         """Uniform on 0 … n − 1."""
@@ -74,17 +93,19 @@ class SecureRandomness:
     """Exact samplers that read the operating system's entropy at every call.
 
     Nothing is buffered between calls, so processes forked from one another never share noise; one instance serves any
-    number of threads. Formal guarantee: each result follows its stated law exactly (see the module); the law does not
-    depend on flint's precision, which is put back after each call.
+    number of threads. Formal guarantee: each result follows its stated law exactly, and but for continuations (see the module) Python
+    runs the same lines and the same digits are drawn for all scores; neither depends on flint's precision, which is put back
+    after each call.
     """
 
     private = True
 
-    def gumbel_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
+    def gumbel_argmax(self, scores: Floats, scale: float) -> int:
         """The index i with probability exactly exp(scores_i/scale) / Σ_j exp(scores_j/scale).
 
-        Inverse distribution function: U uniform on [0, 1), cumulative weights C_i, total T, and the first index with
-        U·T < C_i. Time grows with n only (13 µs at 16, 24 µs at 4,096), except once in about 2^38/n draws (2 ms at 4,096).
+        The largest scores_i/scale + G_i with independent G_i = −log(−log U_i), 128 digits of each U_i. Continued with probability below
+        n·2⁻⁸⁸: the j-th and (j + 1)-th of a race of exponential clocks are within a factor 1 ± e of each other with probability
+        at most j·e, and four of them have to be within e = 2⁻³⁴, or one uniform within 2⁻⁹⁰ of 0 or 1.
 
         Args:
             scores: finite, shape (n,), n ≥ 1, in any unit.
@@ -93,30 +114,13 @@ class SecureRandomness:
         Raises:
             InvalidInput: the scale. InvalidRewards: the scores.
         """
-        gaps = _gaps(scores, scale)
-        # Weights as 61-bit fixed point, so that their sums are exact. With one unit = 2^−shift, each stored weight is off by
-        #   at most 1 (truncation) + 2^−41 of itself: x = gap/scale has two roundings, hence an error ≤ |x|·2^−52 < 2^−42
-        #   where exp does not underflow (|x| < 746), and exp itself is granted 2^−42 (about 2,000 ulps). Where it underflows, the
-        #   true and the stored weight are below 2^−1021, nothing in this unit.
-        # So C_i and T are off by ≤ T·2^−41 + 1.01n, and U·T against `target` by that + 2; together ≤ T·2^−40 + 2.02n + 2 < margin.
-        with np.errstate(all="ignore"):
-            weights = np.exp(gaps / scale)
-        shift = 61 - math.frexp(float(weights.sum()))[1]
-        sums = np.cumsum(np.ldexp(weights, shift).astype(np.int64))
-        total = int(sums[-1])
-        margin = (total >> 39) + 4 * len(sums)
-        uniform = _LazyUniform(self._bits(WORD), WORD)
-        target = (uniform.digits * total) >> WORD
-        first, last = np.searchsorted(sums, [target - margin, target + margin], side="right").tolist()
-        last = min(last, len(sums) - 1)  # U < 1: some index is always chosen
-        while first < last:
-            uniform.refine(self._bits)
-            settle = functools.partial(_softmax_range, uniform, scores, scale, first, last)
-            first, last = at_precision(uniform.bits + GUARD_BITS, settle)
-        return int(first)
+        return self._noisy_argmax(scores, scale, _GUMBEL)
 
-    def gaussian_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
-        """The index of the largest scores_i + scale·Z_i, with independent Z_i = Φ⁻¹(U_i), exactly.
+    def gaussian_argmax(self, scores: Floats, scale: float) -> int:
+        """The index of the largest scores_i + scale·Z_i, with independent Z_i = Φ⁻¹(U_i), exactly; 128 digits of each U_i.
+
+        Continued with probability below n·2⁻⁸⁸: four contenders have to be within 2⁻³⁴ of each other at the top, where one more of them
+        has a density of at most 12, or one uniform within 2⁻⁹⁰ of 0 or 1.
 
         Args:
             scores: finite, shape (n,), n ≥ 1, in any unit.
@@ -125,61 +129,113 @@ class SecureRandomness:
         Raises:
             InvalidInput: the scale. InvalidRewards: the scores.
         """
-        from scipy.special import ndtri
+        return self._noisy_argmax(scores, scale, _GAUSSIAN)
 
+    def _noisy_argmax(self, scores: Floats, scale: float, noise: _Noise) -> int:
         gaps = _gaps(scores, scale)
         n = len(gaps)
-        words = np.frombuffer(self._bits(WORD * n).to_bytes(WORD // 8 * n, "big"), dtype=">u8").astype(np.uint64)
-        # The nearer tail v = min(U, 1 − U) ∈ [m, m + 1]/2^64 is taken from integers, so that both tails are equally sharp.
-        m = np.minimum(words, ~words).astype(np.float64)
-        # |ẑ − Z| ≤ 1.26·(1/m + 2^−52) + 2^−40·(1 + |ẑ|): dz/dv = 1/φ(z) and v/φ(z) ≤ √(π/2) for z ≤ 0, so the unknown digits and
-        # the rounding of v move z by at most 1.26·|log(v̂/v)|; and ndtri is granted 2^−40·(1 + |ẑ|), about 4,000 ulps. As |ẑ| < 10
-        # this is below 2/m + 2^−36 (m = 0: unbounded). gap/scale and the sums below add at most 2^−50·|gap/scale|.
-        # What is not certainly beaten stays in; so does a candidate whose bound is NaN, where gap/scale overflows.
+        uniforms = np.frombuffer(self._bits(LONG * n).to_bytes(LONG // 8 * n, "big"), dtype=">u8").reshape(n, 2)
+        # The nearer tail v = min(U, 1 − U) ∈ [m, m + 1]/2^128 is taken from integers, so that both tails are equally sharp; the unknown
+        # digits move its quantile by at most 1.5/m.
+        upper = uniforms[:, 0] >> np.uint64(63) == 1
+        high, low = (np.where(upper, ~words, words).astype(np.float64) for words in uniforms.astype(np.uint64).T)
+        v = (high + (low + 0.5) * 2.0**-64) * 2.0**-64
+        # scores/scale has two roundings. What is not certainly beaten stays in; so does a number that is NaN or infinite.
         with np.errstate(all="ignore"):
-            z = np.where(words >> np.uint64(63) == 0, 1.0, -1.0) * ndtri((m + 0.5) * 2.0**-WORD)
+            z = noise.floats(v, upper)
             x = gaps / scale
-            error = 2 / m + 2.0**-36 + np.abs(x) * 2.0**-50
-            unbeaten = ~(x + z + error < np.max(x + z - error))
-        contenders = {i: _LazyUniform(int(words[i]), WORD) for i in np.flatnonzero(unbeaten).tolist()}
+            total = x + z
+            error = 2.0**-36 + 2.0 ** (1 - LONG) / v + (np.abs(x) + np.abs(z)) * 2.0**-50
+            unbeaten = ~(total + error < np.max(total - error)) | (v < 2.0**-LONG)
+            looked = _largest(np.where(np.isnan(total), np.inf, total), LOOKS)
+        best = at_precision(normal.BITS, lambda: _look(noise, uniforms, z, scores, scale, looked))
+        unbeaten[looked] = [place in best for place in looked]
+        contenders = np.flatnonzero(unbeaten).tolist()
+        if len(contenders) == 1:
+            return int(contenders[0])
+        return self._settle(scores, scale, noise, {i: _LazyUniform(_joined(uniforms[i]), LONG) for i in contenders})
+
+    def _settle(self, scores: Floats, scale: float, noise: _Noise, contenders: dict[int, _LazyUniform]) -> int:
+        """The winner among those that may still be the largest, with as many further digits as it takes."""
         while len(contenders) > 1:
             for uniform in contenders.values():
                 uniform.refine(self._bits)
             bits = next(iter(contenders.values())).bits
-            contenders = at_precision(bits + GUARD_BITS, functools.partial(_unbeaten, contenders, scores, scale))
+            contenders = at_precision(bits + GUARD_BITS, functools.partial(_unbeaten, contenders, scores, scale, noise))
         (winner,) = contenders
         return int(winner)
 
-    def gaussian(self, value: float, scale: float, grid: float) -> float:
-        """`value` rounded to the grid, plus a discrete Gaussian on the grid: P[k·grid] ∝ exp(−(k·grid)²/(2·scale²)).
+    def gaussian_cell(self, value: float, scale: float, edges: Floats) -> int:
+        """How many of the edges are below value + scale·Z, Z standard normal over the reals, exactly; 128 digits of Φ(Z).
 
-        OpenDP's exact sampler. The result is the nearest float to a multiple of `grid`, infinite beyond the largest.
+        Only the edge nearest to the float value + scale·ẑ is in question; a ball around Φ((edge − value)/scale) decides on which
+        side of it the real number lies. Continued with probability below 2⁻⁸⁸. Nothing is added to the sensitivity of `value`.
 
         Args:
-            value: finite. Its rounding joins the sensitivity (see the module); keep scale/grid ≥ 2^30.
-            scale: σ > 0, in the unit of the value.
-            grid: the step s, a power of two, in the unit of the value.
+            value: finite. scale: σ > 0, in its unit. edges: as `check_edges` asks, shape (k,), k ≥ 1.
 
         Raises:
-            InvalidInput: the scale or the grid. InvalidRewards: the value is not finite.
+            InvalidInput: the scale, or the edges are too close for it. InvalidRewards: the value is not finite.
         """
-        _check_scale(scale)
-        exponent = _grid_exponent(grid)
+        from scipy.special import ndtri
+
+        check_edges(scale, edges)
         _check_value(value)
-        return float(_discrete_gaussian(float(scale), exponent)(float(value)))
+        uniform = _LazyUniform(self._bits(LONG), LONG)
+        v = min(uniform.digits, (1 << LONG) - 1 - uniform.digits) * 2.0**-LONG
+        z = math.copysign(1.0, uniform.digits - (1 << (LONG - 1))) * -float(ndtri(v))
+        # |ẑ − Z| ≤ 2^−36·(1 + |ẑ|) for v ≥ 2^−90 as for the argmax, |ẑ| < 12; two roundings more: less than half of what `check_edges` asks
+        nearest = int(np.argmin(np.abs(edges - np.clip(value + scale * z, edges[0], edges[-1]))))
+        below = at_precision(
+            normal.BITS, lambda: _compare(uniform, normal.cdf_ball((arb(float(edges[nearest])) - arb(value)) / arb(scale)))
+        )
+        if below is not None and v >= _FAR:
+            return nearest + (not below)
+        return self._settle_cell(value, scale, edges, uniform)
 
-    def bernoulli(self, probability: Probability) -> bool:
-        """True with exactly the given probability, however near to 0 or to 1.
+    def _settle_cell(self, value: float, scale: float, edges: Floats, uniform: _LazyUniform) -> int:
+        """The same by bisection, with as many further digits as it takes."""
+        first, last = 0, len(edges)
+        while first < last:
+            middle = (first + last) // 2
+            distribution = functools.partial(_cdf_at, float(edges[middle]), value, scale)
+            if self._is_below(uniform, distribution):
+                last = middle
+            else:
+                first = middle + 1
+        return first
 
-        U uniform on [0, 1) against p: more digits of U and a sharper enclosure of p until U < p or U ≥ p is certain.
-        p = 0 and p = 1, enclosed exactly, end at the first comparison.
+    def bernoullis(self, probabilities: Probabilities) -> NDArray[np.bool_]:
+        """Independent trials, each True with exactly its probability, however near to 0 or to 1.
+
+        64 digits of a uniform U_i each, against a float p̂_i with |p̂_i − p_i| ≤ e; the one with the least |U_i − p̂_i| is looked at
+        again with 128 digits. Floats leave a width w = 2e + 2⁻⁵⁰ open, into which two of n trials fall with probability below
+        (n·w)²/2: with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴. The look itself leaves 2⁻¹²⁰ open.
 
         Raises:
-            ArithmeticError: the enclosure does not sharpen (a sound one gets here with probability below 2^−16000).
+            ArithmeticError: an enclosure does not sharpen (a sound one gets here with probability below 2^−16000).
         """
-        uniform = _LazyUniform(self._bits(WORD), WORD)
+        p, error = probabilities.estimate()
+        n = len(p)
+        words = np.frombuffer(self._bits(WORD * n).to_bytes(WORD // 8 * n, "big"), dtype=">u8").astype(np.uint64)
+        distance = words.astype(np.float64) * 2.0**-WORD - p  # the word, its unknown digits and the difference are within 2^−52
+        happened = distance < 0
+        nearest = int(np.argmin(np.abs(distance)))
+        unsure = ~(np.abs(distance) > error + 2.0**-51)  # a NaN is unsure
+        longer = (int(words[nearest]) << WORD) | self._bits(WORD)
+        below = at_precision(normal.BITS, lambda: _compare(_LazyUniform(longer, LONG), probabilities.look(nearest)))
+        happened[nearest] = bool(below)
+        unsure[nearest] = below is None
+        for i in np.flatnonzero(unsure).tolist():
+            uniform = _LazyUniform(longer, LONG) if i == nearest else _LazyUniform(int(words[i]), WORD)
+            happened[i] = self._is_below(uniform, functools.partial(probabilities.enclose, i))
+        result: NDArray[np.bool_] = happened
+        return result
+
+    def _is_below(self, uniform: _LazyUniform, number: Callable[[], arb]) -> bool:
+        """Whether U is below a number, with as many further digits and as sharp an enclosure as it takes."""
         while uniform.bits <= MOST_BITS:
-            below = at_precision(uniform.bits + GUARD_BITS, functools.partial(_is_below, uniform, probability))
+            below = at_precision(uniform.bits + GUARD_BITS, lambda: _compare(uniform, number()))
             if below is not None:
                 return below
             uniform.refine(self._bits)
@@ -216,29 +272,29 @@ class SeededRandomness:
             raise InvalidInput("seed", f"{seed} is negative; give an integer of 0 or more")
         self._generator = np.random.default_rng(seed)
 
-    def gumbel_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
+    def gumbel_argmax(self, scores: Floats, scale: float) -> int:
         """See `Randomness`."""
         gaps = _gaps(scores, scale)
         with np.errstate(over="ignore"):
             return int(np.argmax(gaps / scale + self._generator.gumbel(size=len(gaps))))
 
-    def gaussian_argmax(self, scores: NDArray[np.float64], scale: float) -> int:
+    def gaussian_argmax(self, scores: Floats, scale: float) -> int:
         """See `Randomness`."""
         gaps = _gaps(scores, scale)
         with np.errstate(over="ignore"):
             return int(np.argmax(gaps / scale + self._generator.standard_normal(len(gaps))))
 
-    def gaussian(self, value: float, scale: float, grid: float) -> float:
-        """See `Randomness`: a continuous Gaussian, rounded to the grid."""
-        _check_scale(scale)
-        _grid_exponent(grid)
-        _check_value(value)
-        noisy = float(value) + float(scale) * float(self._generator.standard_normal())
-        return noisy - math.remainder(noisy, grid) if math.isfinite(noisy) else noisy
-
-    def bernoulli(self, probability: Probability) -> bool:
+    def gaussian_cell(self, value: float, scale: float, edges: Floats) -> int:
         """See `Randomness`."""
-        return bool(self._generator.random() < float(probability))
+        check_edges(scale, edges)
+        _check_value(value)
+        return int(np.searchsorted(edges, value + scale * float(self._generator.standard_normal())))
+
+    def bernoullis(self, probabilities: Probabilities) -> NDArray[np.bool_]:
+        """See `Randomness`."""
+        p = np.asarray(probabilities)
+        result: NDArray[np.bool_] = self._generator.random(len(p)) < p
+        return result
 
     def index(self, n: int) -> int:
         """See `Randomness`."""
@@ -262,61 +318,113 @@ class _LazyUniform:
         """The ends of the interval, exact."""
         return arb((self.digits, -self.bits)), arb((self.digits + 1, -self.bits))
 
-
-def _softmax_range(uniform: _LazyUniform, scores: NDArray[np.float64], scale: float, first: int, last: int) -> tuple[int, int]:
-    """Narrows the range `first` … `last` of indices that U may choose, at the current precision."""
-    top, sigma = arb(float(np.max(scores))), arb(float(scale))
-    sums = []
-    total = arb(0)
-    for score in scores.tolist():
-        total += ((arb(score) - top) / sigma).exp()
-        sums.append(total)
-    low, high = (end * total for end in uniform.bounds())
-    while first < last and low >= sums[first]:
-        first += 1
-    while first < last and high <= sums[last - 1]:
-        last -= 1
-    return first, last
+    def ball(self) -> arb:
+        """The interval as a ball."""
+        return arb((2 * self.digits + 1, -self.bits - 1), (1, -self.bits - 1))
 
 
-def _unbeaten(contenders: dict[int, _LazyUniform], scores: NDArray[np.float64], scale: float) -> dict[int, _LazyUniform]:
-    """The contenders whose scores_i + scale·Φ⁻¹(U_i) may still be the largest, at the current precision."""
+def _joined(words: NDArray[np.uint64]) -> int:
+    return (int(words[0]) << 64) | int(words[1])
+
+
+def _compare(uniform: _LazyUniform, number: arb) -> bool | None:
+    """Whether U is below a number; None where the digits and the ball cannot tell."""
+    low, high = uniform.bounds()
+    below, above = bool(high <= number), bool(low >= number)
+    return {(True, False): True, (False, True): False}.get((below, above))
+
+
+def _cdf_at(edge: float, value: float, scale: float) -> arb:
+    """Φ((edge − value)/scale), equally sharp in both tails."""
+    z = (arb(edge) - arb(value)) / arb(scale)
+    return cdf(z) if z < 0 else 1 - cdf(-z)
+
+
+# ---- noise as a quantile function: in floats for all candidates, in balls for few, in balls of any precision ------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """A law by its quantile function.
+
+    Args:
+        floats: of the nearer tail v of the uniforms and on which side they lie, within 2⁻³⁶ + 2⁻⁵⁰·|z| for v ≥ 2⁻¹²⁹.
+        near: a ball around the quantile of a ball, given the float near it; the same steps for every argument.
+        quantile: of digits/2^bits, at the current precision.
+    """
+
+    floats: Callable[[Floats, NDArray[np.bool_]], Floats]
+    near: Callable[[arb, float], arb]
+    quantile: Callable[[int, int], arb]
+
+
+def _gumbel_floats(v: Floats, upper: NDArray[np.bool_]) -> Floats:
+    """−log(−log U): log and log1p are granted 2⁻⁴² relative (2,000 ulps), so −log U has 2⁻⁴¹, its logarithm 2⁻⁴⁰·(1 + |z|), |z| < 90."""
+    result: Floats = -np.log(np.where(upper, -np.log1p(-v), -np.log(v)))
+    return result
+
+
+def _gumbel_near(uniform: arb, _: float) -> arb:
+    return -(-uniform.log()).log()
+
+
+def _gumbel_quantile(digits: int, bits: int) -> arb:
+    if digits == 0:
+        return arb.neg_inf()
+    return arb.pos_inf() if digits == 1 << bits else _gumbel_near(arb((digits, -bits)), 0.0)
+
+
+def _gaussian_floats(v: Floats, upper: NDArray[np.bool_]) -> Floats:
+    """Φ⁻¹(U): dz/dv = 1/φ(z) and v/φ(z) ≤ √(π/2), so rounding v moves z by at most 2⁻⁵²; ndtri is granted 2⁻⁴⁰·(1 + |z|), |z| < 14."""
+    from scipy.special import ndtri
+
+    z = ndtri(v)
+    result: Floats = np.where(upper, -z, z)
+    return result
+
+
+def _gaussian_near(uniform: arb, estimate: float) -> arb:
+    """Φ⁻¹(U) by Taylor's formula in U about Φ(z₀): with w = (U − Φ(z₀))/φ(z₀)
+
+    Φ⁻¹(U) = z₀ + w + z₀w²/2 + (2z₀² + 1)w³/6 + R,   |R| ≤ (6ζ³ + 7ζ)/24 · 1.1·w⁴ < 2⁻¹²⁰ for |w| ≤ 2⁻³³, |ζ| < 14.
+    """
+    z = arb(estimate)
+    w = (uniform - normal.cdf_ball(z)) / phi(z)
+    return z + w + z * w**2 / 2 + (2 * z**2 + 1) * w**3 / 6 + arb(0, (math.inf, 2.0**-120)[abs(w) < 2.0**-33])
+
+
+_GUMBEL = _Noise(_gumbel_floats, _gumbel_near, _gumbel_quantile)
+_GAUSSIAN = _Noise(_gaussian_floats, _gaussian_near, normal.quantile)
+
+
+def _largest(values: Floats, count: int) -> list[int]:
+    """The places of the largest values, in as many passes, whatever they are."""
+    left, places = values.copy(), []
+    for _ in range(min(count, len(values))):
+        place = int(np.argmax(left))
+        places.append(place)
+        left[place] = -np.inf
+    return places
+
+
+def _look(noise: _Noise, uniforms: NDArray[np.uint64], z: Floats, scores: Floats, scale: float, looked: list[int]) -> list[int]:
+    """Which of a few contenders may be the largest of them."""
+    sigma = arb(float(scale))
+    totals = {}
+    for i in looked:
+        uniform = _LazyUniform(_joined(uniforms[i]), LONG).ball()
+        totals[i] = arb(float(scores[i])) + sigma * noise.near(uniform, float(z[i]))
+    return [i for i in looked if not sum([bool(totals[i] < totals[j]) for j in looked])]
+
+
+def _unbeaten(contenders: dict[int, _LazyUniform], scores: Floats, scale: float, noise: _Noise) -> dict[int, _LazyUniform]:
+    """The contenders whose scores_i + scale·Q(U_i) may still be the largest, at the current precision."""
     bounds = {}
     for i, uniform in contenders.items():
-        ends = _quantile(uniform.digits, uniform.bits), _quantile(uniform.digits + 1, uniform.bits)
+        ends = noise.quantile(uniform.digits, uniform.bits), noise.quantile(uniform.digits + 1, uniform.bits)
         bounds[i] = [arb(float(scores[i])) + arb(float(scale)) * end for end in ends]
     best = max(low for low, _ in bounds.values())
     return {i: uniform for i, uniform in contenders.items() if not bounds[i][1] < best}
-
-
-def _quantile(digits: int, bits: int) -> arb:
-    """Φ⁻¹(digits/2^bits), equally sharp in both tails; infinite at 0 and at 1."""
-    if 2 * digits > 1 << bits:
-        return -_quantile((1 << bits) - digits, bits)
-    if digits == 0:
-        return arb.neg_inf()
-    return -arb(2).sqrt() * arb((digits, 1 - bits)).erfcinv()
-
-
-def _is_below(uniform: _LazyUniform, probability: Probability) -> bool | None:
-    """Whether U < p; None where the current digits and precision cannot tell."""
-    low, high = uniform.bounds()
-    p = probability.enclose()
-    if high <= p:
-        return True
-    if low >= p:
-        return False
-    return None
-
-
-@functools.lru_cache(maxsize=64)
-def _discrete_gaussian(scale: float, exponent: int) -> Any:
-    """OpenDP's Gaussian measurement on the grid 2^exponent. It holds public settings only, no noise and no values."""
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-    return dp.m.make_gaussian(*space, scale=scale, k=exponent)
 
 
 def _gaps(scores: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
@@ -349,9 +457,13 @@ def _check_count(n: int) -> None:
         raise InvalidInput("n", f"{n} candidates to choose from; give at least 1")
 
 
-def _grid_exponent(grid: float) -> int:
-    """k where grid = 2^k."""
-    mantissa, exponent = math.frexp(grid)
-    if mantissa != 0.5:
-        raise InvalidInput("grid", f"{grid} is not a power of two; give a step such as 2**-40")
-    return exponent - 1
+def check_edges(scale: float, edges: Floats) -> None:
+    """Refuses, from public settings, edges that floats could not tell apart at this scale.
+
+    Raises:
+        InvalidInput: the scale is not a finite number above 0, or two edges are nearer than 2⁻³¹·scale + 2⁻⁵⁰·max |edge|.
+    """
+    _check_scale(scale)
+    nearest = float(np.diff(edges).min(initial=math.inf))
+    if not nearest > math.ldexp(scale, -31) + math.ldexp(float(np.abs(edges).max()), -50):
+        raise InvalidInput("scale", f"{scale} is more than two million times the range, or β is; give milder settings")

@@ -9,11 +9,12 @@ from pathlib import Path
 from privalign.errors import InvalidFile
 
 KEY_BYTES = 32
+VARIABLE = "PRIVALIGN_SECRET_FILE"
 
 
 def secret_path() -> Path:
     """`PRIVALIGN_SECRET_FILE`, else `$XDG_CONFIG_HOME/privalign/secret`, else `~/.config/privalign/secret`."""
-    named = os.environ.get("PRIVALIGN_SECRET_FILE")
+    named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
     config = os.environ.get("XDG_CONFIG_HOME")
@@ -21,7 +22,21 @@ def secret_path() -> Path:
 
 
 def installation_key() -> bytes:
-    """The key, made on first use with mode 0600. Two processes that make it at once agree on one.
+    """The key, made on first use where PRIVALIGN_SECRET_FILE does not say which file it is.
+
+    Raises:
+        InvalidFile: it cannot be read or made, is too short to be a key, or PRIVALIGN_SECRET_FILE names no file: a slip in the
+            variable must not make another installation.
+    """
+    path = secret_path()
+    if os.environ.get(VARIABLE) and not path.exists():
+        problem = f"no installation key, and {VARIABLE} says that it is there"
+        raise InvalidFile(str(path), None, f"{problem}; correct the variable, or make a key there with `privalign key create`")
+    return make_installation_key()
+
+
+def make_installation_key() -> bytes:
+    """The key, made with mode 0600 where there is none. Two processes that make it at once agree on one.
 
     Raises:
         InvalidFile: it cannot be read or made, or is too short to be a key.
@@ -29,24 +44,10 @@ def installation_key() -> bytes:
     path = secret_path()
     try:
         if not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_hex(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(fresh, path)  # fails where another process was first: its key is the key
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
+            _make(path)
         key = bytes.fromhex(path.read_text().strip())
     except OSError as error:
-        raise InvalidFile(
-            str(path), None, f"the installation key cannot be read or made ({error.strerror}); set PRIVALIGN_SECRET_FILE"
-        ) from None
+        raise InvalidFile(str(path), None, f"the installation key cannot be read or made ({error.strerror}); set {VARIABLE}") from None
     except ValueError:
         raise InvalidFile(str(path), None, "the installation key is not hexadecimal; restore it, or remove it and fit again") from None
     if len(key) < KEY_BYTES:
@@ -63,5 +64,21 @@ def existing_key() -> bytes:
     path = secret_path()
     if not path.exists():
         problem = "no installation key, so no certificate can be verified"
-        raise InvalidFile(str(path), None, f"{problem}; set PRIVALIGN_SECRET_FILE to the one of the installation that signed it")
+        raise InvalidFile(str(path), None, f"{problem}; set {VARIABLE} to the one of the installation that signed it")
     return installation_key()
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(fresh, path)  # fails where another process was first: its key is the key
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import privalign
 from privalign import cli
+from privalign.secret import make_installation_key
 from privalign.settings import MECHANISMS, TAKERS
 
 ESCAPE = "\x1b"
@@ -62,7 +62,7 @@ def one_document(out: str) -> Any:
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with its path, groups included."""
-    command = typer.main.get_command(cli.app) if group is None else group
+    command = cli.command() if group is None else group
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*path, name))
@@ -89,6 +89,7 @@ CONTRACT = {
     "reward fit",
     "reward show",
     "reward range",
+    "ledger moved",
     "init",
     "config check",
     "serve",
@@ -105,6 +106,7 @@ CONTRACT = {
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
 
 
 def test_the_commands_of_the_contract_are_there() -> None:

@@ -23,6 +23,7 @@ from privalign.ledger import Ledger, Role
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 pytestmark = pytest.mark.model
@@ -146,6 +147,7 @@ def served(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("gateway")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVALIGN_SECRET_FILE", str(folder / "secret"))
+        make_installation_key()
         features = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
         pairs = [PreferencePair("hello", "a", "b")] * 20
         head = fit_head(pairs, features, regularisation=40.0, relation=Relation.REPLACE, range=RewardRange(0.0, 1.0), records_per_person=1)

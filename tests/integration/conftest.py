@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 
 from privalign import cli
+from privalign.secret import make_installation_key
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
     """Runs the command line in an empty folder, with an installation key of its own."""
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path_factory.mktemp("key") / "secret"))
+    make_installation_key()
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pytest
 from privalign.accounting.rules import TwoCounter
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger, Reservation
+from privalign.secret import secret_path
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 
 Run = Callable[..., tuple[int, str, str]]
@@ -256,7 +258,7 @@ def test_verify_and_a_head_that_was_written_down(document: Any, refused: Any) ->
     spend(2)
     checked = document("account", "verify", "prefs")
     shown = document("account", "show", "prefs")
-    assert checked == {"account": "prefs", "verified": True, "rows": 5, "head": shown["head"], "spent": shown["spent"]}
+    assert checked == {"account": "prefs", "verified": True, "rows": 5, "head": shown["head"], "spent": shown["spent"], "anchored": 5}
     spend(1)
     for head in (made["head"], checked["head"]):  # older heads of the same chain are fine
         assert document("account", "verify", "prefs", "--expect-head", head)["rows"] == 7
@@ -275,6 +277,10 @@ def test_verify_finds_an_old_backup_that_was_put_back(document: Any, refused: An
     for name in ("privalign.db", "privalign.db-wal", "privalign.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / "backup.db").rename(tmp_path / "privalign.db")
+    assert "`privalign ledger moved --ledger sqlite:///privalign.db`" in refused(4, "account", "verify", "prefs")
+    assert "older copy" in refused(4, "ledger", "moved")
+    shutil.rmtree(secret_path().with_name("anchors"))  # on a host without the anchor nothing speaks against it
+    document("ledger", "moved")
     assert document("account", "verify", "prefs")["verified"]  # by itself an old copy is a good journal
     assert head in refused(5, "account", "verify", "prefs", "--expect-head", head)
 
@@ -417,9 +423,9 @@ def test_create_reads_the_sensitivity_of_a_certificate(
     document: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
-    from privalign.secret import installation_key
+    from privalign.secret import make_installation_key
 
-    certificate = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.01, reason="a test").signed(installation_key())
+    certificate = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.01, reason="a test").signed(make_installation_key())
     file = tmp_path / "certificate.json"
     file.write_text(json.dumps(certificate.to_json()))
     served = ("--mechanism", "privbon", "--scale", 1.0)
@@ -427,7 +433,7 @@ def test_create_reads_the_sensitivity_of_a_certificate(
     assert by_certificate["order"] == document("account", "create", "b", *BUDGET, *served, "--sensitivity", 0.01)["order"]
     assert by_certificate["order"] != document("account", "create", "c", *BUDGET, *served)["order"]
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "another"))
-    installation_key()
+    make_installation_key()
     assert "signature" in refused(2, "account", "create", "d", *BUDGET, *served, "--certificate", file)
 
 

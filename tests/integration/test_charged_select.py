@@ -19,6 +19,7 @@ from privalign.accounting.rules import Fsrc
 from privalign.cli import charged
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 
 Run = Callable[..., tuple[int, str, str]]
@@ -54,6 +55,7 @@ def write(path: Path, prompts: int, size: int = 9) -> Path:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
 
 
 @pytest.fixture
@@ -236,6 +238,7 @@ def test_another_account_ledger_or_installation_does_not_replay(
     assert select(file, *PRIVBON, url="sqlite:///elsewhere.db")["spent"]["epsilon"] > 0
     elsewhere.close()
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "another"))
+    make_installation_key()
     assert select(file, *PRIVBON)["spent"]["epsilon"] > 0  # who does not hold the key cannot name an answer
     assert ledger.account("prefs").debited == ONE * (2 * PROMPTS)
 
@@ -304,9 +307,9 @@ def test_a_bad_file_is_refused_before_any_debit(refused: Any, file: Path, ledger
 
 
 def certificate(relation: Relation, records: int) -> Path:
-    from privalign.secret import installation_key
+    from privalign.secret import make_installation_key
 
-    made = Certificate("declared", relation, records, RewardRange(0.0, 1.0), 0.1, reason="a test").signed(installation_key())
+    made = Certificate("declared", relation, records, RewardRange(0.0, 1.0), 0.1, reason="a test").signed(make_installation_key())
     path = Path(f"{relation.value}-{records}.json")
     path.write_text(json.dumps(made.to_json()))
     return path

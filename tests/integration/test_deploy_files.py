@@ -27,7 +27,6 @@ from typing import Any
 
 import httpx
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 
@@ -36,6 +35,7 @@ from privalign.config import Deployment, load
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 from privalign.types import Candidate, Usage
 
@@ -63,6 +63,7 @@ gateway = _module(Path(__file__).parent / "gateway" / "conftest.py").gateway  # 
 @pytest.fixture(autouse=True)
 def own_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
 
 
 def deployment_of(file: Path, folder: Path) -> Deployment:
@@ -79,7 +80,7 @@ def deployment_of(file: Path, folder: Path) -> Deployment:
 
 def options_of(arguments: list[str]) -> dict[str, Any]:
     """What the command line reads in the arguments of `privalign`, which must be its own."""
-    commands = typer.main.get_command(cli.app)
+    commands = cli.command()
     return commands.commands[arguments[0]].make_context(arguments[0], arguments[1:]).params  # type: ignore[attr-defined,no-any-return]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 Run = Callable[..., tuple[int, str, str]]
@@ -115,6 +117,7 @@ def scorer() -> Iterator[Scorer]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     monkeypatch.setenv("SCORER_KEY", "s3cret-key")
 
 
@@ -217,6 +220,22 @@ def test_check_states_every_guarantee_and_touches_no_budget(run: Run, document: 
     assert (code, error) == (0, "")
     assert model["guarantee"] in out
     assert "all back-ends answered" in out
+    assert "whatever" not in run("config", "check", config, "--no-probe")[1]
+
+
+def test_check_measures_when_selection_leaves_unless_the_file_says(run: Run, document: Any, config: Path) -> None:
+    """The head scores in this process, so its characters count."""
+    (model,) = document("config", "check", config)["models"]
+    deadline = model["deadline"]
+    assert deadline["seconds"] > 0.005
+    assert 0 < deadline["per_character"] < deadline["seconds"]
+    assert 0 <= deadline["per_candidate"] < deadline["seconds"]
+    out = run("config", "check", config)[1]
+    assert re.search(r"aligned: selection leaves at .* ms \+ .* .s a character, whatever the scores", out)
+    assert document("config", "check", config, "--no-probe")["models"][0]["deadline"] is None
+    config.write_text(config.read_text().replace('account = "prefs"\nmech', 'account = "prefs"\npadding = 0.25\nmech'))
+    assert document("config", "check", config)["models"][0]["deadline"] == {"seconds": 0.25, "per_candidate": 0, "per_character": 0}
+    assert "selection leaves at 250 ms, whatever the scores" in run("config", "check", config)[1]
 
 
 def test_a_design_that_can_answer_nothing_says_so(run: Run, document: Any) -> None:
@@ -268,7 +287,8 @@ def test_check_writes_nothing_and_names_the_accounts_that_use_would_make(run: Ru
     document("ask", "hello")
     after = document("config", "check", config)
     assert after["accounts_to_create"] == []
-    assert after["models"] == checked["models"]
+    facts = [[{**model, "deadline": None} for model in document["models"]] for document in (checked, after)]  # it is measured anew
+    assert facts[0] == facts[1]
 
 
 def test_check_finds_a_ledger_that_could_not_be_made_or_read(refused: Any, config: Path) -> None:

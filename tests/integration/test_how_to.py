@@ -26,6 +26,7 @@ from privalign.mechanisms.protocol import event_of
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,7 @@ def each(*languages: str, pages: list[Path] = PAGES) -> Any:
 @each("toml", pages=[*PAGES, ROOT / "docs" / "certified-rewards.md"])
 def test_what_is_shown_of_a_deployment_file_loads(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     features = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
     pairs = [PreferencePair("hello", "a", "b")] * 20
     fit_head(pairs, features, regularisation=40.0, relation=Relation.REPLACE, range=RewardRange(0.0, 1.0)).save(tmp_path / "head.json")
@@ -129,6 +131,7 @@ def test_the_overview_names_every_page() -> None:
 def test_the_price_of_a_reward_model_that_nothing_is_known_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of the page on vLLM are those of its deployment file."""
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     file = tmp_path / "privalign.toml"
     file.write_text((ROOT / "deploy" / "examples" / "vllm.toml").read_text())
     deployment = load(file)
@@ -147,7 +150,7 @@ def test_the_price_of_a_reward_model_that_nothing_is_known_of(tmp_path: Path, mo
 
 def commands() -> Any:
     """The command line's tree."""
-    return typer.main.get_command(cli.app)
+    return cli.command()
 
 
 def invocations(text: str) -> Iterator[list[str]]:

@@ -459,6 +459,7 @@ def size_of_group(leader: int) -> int:
     return count
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("send", [os.kill, os.killpg])  # a terminal's Ctrl-C goes to the workers as well
 def test_an_interrupted_run_leaves_nothing_and_starts_again(run: Run, tmp_path: Path, send: Callable[[int, int], None]) -> None:
     write_pairs(tmp_path / "p.jsonl.gz", preferences(30_000))

@@ -366,6 +366,7 @@ def test_texts_arrive_byte_by_byte(tmp_path: Path, terminal: Terminal) -> None:
     assert (json.loads(lines[0])["prompt"], json.loads(lines[0])["text"]) == (text, text)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     file, out = write(tmp_path / "scored.jsonl", [[0.5] * 9] * 20_000), tmp_path / "out.jsonl"
     out.write_text("older\n")

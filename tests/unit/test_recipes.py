@@ -16,6 +16,7 @@ from privalign.config.tables import Table
 from privalign.experiments.comparison import build
 from privalign.experiments.studies import KINDS
 from privalign.rewards.conversation import OASST_TEMPLATE, ChatTemplate
+from privalign.secret import make_installation_key
 from privalign.sensitivity import RewardRange, Sensitivity
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -134,6 +135,7 @@ def test_the_small_recipe_reads_once_its_head_is_there(tmp_path: Path, monkeypat
     from privalign import cli
 
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     for path in FOLDER.glob("local-small*"):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)

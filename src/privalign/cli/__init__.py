@@ -7,6 +7,7 @@ reads stdout any more; 1 a bug.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privalign.cli import account, demo, deployment, evaluate, key, price, report, reward, select, serve, simulate, stages, studies
+from privalign.cli import account, demo, deployment, evaluate, key, ledger, price, report, reward, select, serve, simulate, stages, studies
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.add_typer(deployment.app, name="config")
 app.add_typer(studies.app, name="study")
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(reward.app, name="reward")
 
 INTERRUPTED, UNREAD = 130, 141
@@ -64,6 +66,12 @@ def without_command(
         typer.echo(context.get_help())
 
 
+@functools.cache
+def command() -> Any:
+    """The tree of all commands. To build it takes longer than most commands: once for a process that runs several."""
+    return typer.main.get_command(app)
+
+
 def main() -> NoReturn:
     """Runs the command line and exits with the code of the contract; an error is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
@@ -73,7 +81,7 @@ def main() -> NoReturn:
     with contextlib.suppress(ValueError):  # only the main thread may
         signal.signal(signal.SIGTERM, _terminated)  # unwinds, so that nothing half-written stays
     try:
-        code = app(standalone_mode=False)
+        code = command()(standalone_mode=False)
     except SystemExit as stop:
         sys.exit(UNREAD if stop.code == 1 else stop.code)  # the parser's 1 is a closed pipe, as of `| head`
     except ParserError as error:

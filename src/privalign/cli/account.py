@@ -205,6 +205,7 @@ def verify(
     checked = open_ledger(ledger).verify(name, expect_head=expect_head)
     spent = {"epsilon": checked.spent[0], "delta": checked.spent[1]}
     facts = {"account": checked.account, "verified": True, "rows": checked.length, "head": checked.head, "spent": spent}
+    facts["anchored"] = checked.anchored
     _show(facts, json)
 
 

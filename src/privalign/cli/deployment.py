@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
+    from privalign.aligner.clock import Deadline
     from privalign.config import Deployment, ModelSpec
     from privalign.ledger import Account
 
@@ -37,7 +39,8 @@ delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
 relation = "replace"                      # add-remove | replace | flip: how the records of one person, by name, may differ
 records_per_person = 1
-# dataset = "prefs"                       # its id, as in reward fit --dataset; by default the account's name; a second account over it says also = ["prefs"]
+# dataset = "prefs"                       # its id, by default the account's name, as reward fit --dataset names it;
+                                          # a second account over it says also = ["prefs"]
 
 [policies.local]
 independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data
@@ -77,9 +80,12 @@ def init(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone. Makes the installation key."""
+    from privalign.secret import make_installation_key
+
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
+    make_installation_key()
     with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:
@@ -99,6 +105,8 @@ def check(
 ) -> None:
     """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence.
 
+    And when selection leaves, as measured here where the file does not state it: see the page about time.
+
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
     from privalign.config import load
@@ -110,19 +118,21 @@ def check(
         accounts = deployment.accounts_found()
         models = [_model_facts(deployment, spec, accounts[spec.account]) for spec in deployment.models.values()]
         if probe:
-            for spec in deployment.models.values():
-                asyncio.run(_probe(deployment, spec))
+            for spec, facts in zip(deployment.models.values(), models, strict=True):
+                facts["deadline"] = asyncio.run(_probe(deployment, spec))
     except PrivalignError as error:
         if isinstance(error, InvalidFile) and error.path == str(file):
             raise
         raise CheckFailed(str(error)) from None
     missing = [name for name, account in accounts.items() if account is None]
     if json:
-        facts = {"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": models, "accounts_to_create": missing}
-        print_json(facts)
+        shown = [{**model, "deadline": asdict(model["deadline"])} if probe else model for model in models]
+        print_json({"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": shown, "accounts_to_create": missing})
         return
     for model in models:
         typer.echo(f"{model['name']}: {model['guarantee']}")
+        if probe:
+            typer.echo(f"{model['name']}: selection leaves at {model['deadline']}, whatever the scores")
     if missing:
         typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
     typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
@@ -172,17 +182,21 @@ def ask(
     print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": delta})
 
 
-async def _probe(deployment: Deployment, spec: ModelSpec) -> None:
-    """A public prompt through the policy, a public text through the reward; no account is touched."""
+async def _probe(deployment: Deployment, spec: ModelSpec) -> Deadline:
+    """A public prompt through the policy, a public text through the reward, and the deadline of selection; no account is touched."""
+    from privalign.aligner.clock import Clock
+    from privalign.randomness import SecureRandomness
     from privalign.types import Request
 
-    policy = deployment.policies[spec.policy]
+    kind = deployment.policies[spec.policy].kind
     with _located(f"{deployment.file}: [policies.{spec.policy}]"):
-        built = policy.make()
-        if policy.kind != "recorded":  # it answers the recorded prompts only, and has just been read
-            await built.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+        policy = deployment.policies[spec.policy].make()
+        if kind != "recorded":  # it answers the recorded prompts only, and has just been read
+            await policy.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
     with _located(f"{deployment.file}: [rewards.{spec.reward}]"):
-        await deployment.rewards[spec.reward].make().probe()
+        reward = deployment.rewards[spec.reward].make()
+        await reward.probe()
+        return Clock(spec.served(policy, reward), SecureRandomness()).deadline()
 
 
 @contextlib.contextmanager
@@ -240,4 +254,5 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "answers": answers,
         **sensitivity.stated(),
         "guarantee": guarantee,
+        "deadline": None,
     }

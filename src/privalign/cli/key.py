@@ -44,6 +44,7 @@ def create(
 ) -> None:
     """Makes a key. Its secret is shown once and stored nowhere. Limits of keys are no separate privacy guarantee."""
     from privalign.ledger import Role
+    from privalign.secret import make_installation_key
 
     try:
         kind = Role(role)
@@ -54,6 +55,7 @@ def create(
         raise InvalidInput("--models", "holds an empty name; give names separated by commas, or leave it out for all models")
     if (share is None) != (account is None):
         raise InvalidInput("--share", "it and --account belong together; give both")
+    make_installation_key()
     made = open_ledger(ledger, must_exist=False).create_key(
         kind, models=names, expires=_date(expires), account=account, share=share, queries=queries, rate=rate
     )

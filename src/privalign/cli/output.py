@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,6 +129,8 @@ def longest_word(*texts: str) -> int:
 def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -> Iterator[IO[str]]:
     """A new text file that takes the place of `path` when the block ends well; else nothing of it stays.
 
+    It is its user's alone, whatever the umask; one that was there keeps its mode.
+
     Args:
         source: what the command reads. field: the option or argument that names `path`.
 
@@ -144,7 +147,9 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
         if _is_stdout(target):
             raise InvalidInput(field, f"{path} is where stdout goes; give another name")
         refuse_ledger(path, field)
-        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+        with open(fresh, "x", encoding="utf-8", newline="\n", opener=_private) as file:
+            if target.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))  # whoever may read it may read what replaces it
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -155,6 +160,10 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def refuse_ledger(path: Path, field: str) -> None:

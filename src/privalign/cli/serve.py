@@ -47,6 +47,8 @@ def serve(
     settings = replace(deployment.gateway, allow_anonymous=allow_anonymous)
     if allow_anonymous and not _is_loopback(listening.getsockname()[0]):
         typer.echo(f"privalign: warning: everybody who reaches {server.address_of(listening)} may use up the budgets", err=True)
+    if ledger.unanchored is not None:
+        typer.echo(f"privalign: warning: {ledger.unanchored}, so no anchor is kept: a ledger that goes back is not found out", err=True)
     aligners = deployment.serve_all(ledger)
     for aligner in aligners:
         aligner.warm_up()

@@ -78,6 +78,20 @@ class ModelSpec:
     reuse_threshold: bool
     performance: Performance
 
+    def served(self, policy: Policy, reward: Reward) -> ServedModel:
+        """The model, of these two as built."""
+        return ServedModel(
+            name=self.name,
+            policy=policy,
+            reward=reward,
+            mechanism=self.mechanism,
+            account=self.account,
+            on_exhausted=self.on_exhausted,
+            delta=self.delta,
+            reuse_threshold=self.reuse_threshold,
+            performance=self.performance,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -213,17 +227,7 @@ class Deployment:
 
     def _aligner(self, spec: ModelSpec, ledger: Ledger, policy: Policy, reward: Reward, *, probe_first: bool = False) -> Aligner:
         self.check_paid(spec, ledger.account(spec.account))
-        served = ServedModel(
-            name=spec.name,
-            policy=policy,
-            reward=reward,
-            mechanism=spec.mechanism,
-            account=spec.account,
-            on_exhausted=spec.on_exhausted,
-            delta=spec.delta,
-            reuse_threshold=spec.reuse_threshold,
-            performance=spec.performance,
-        )
+        served = spec.served(policy, reward)
         return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"", probe_first=probe_first)
 
 
@@ -343,7 +347,7 @@ def _model(
         accounts[chosen["account"]].charge(event_of(mechanism, sensitivity))
     performance = Performance(
         chunk=table.whole("chunk", Performance().chunk),
-        padding=table.duration("padding", Performance().padding, least=0.0),
+        padding=table.duration("padding", None, least=0.0),
         lease=table.duration("lease", Performance().lease, least=1.0),
     )
     reuse = table.flag("reuse_threshold", False)

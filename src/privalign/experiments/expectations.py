@@ -17,7 +17,7 @@ from privalign.acceptance import log_accept, log_reject, threshold_grid
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.itp_reuse import ITPReuse
-from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptance
+from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptances
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
@@ -99,7 +99,7 @@ def threshold_law(threshold: float, sigma_x: float, beta: float, width: float) -
 
 def pessimistic_rounds(rewards: Floats, threshold: float, ceiling: float) -> tuple[Floats, float]:
     """Rounds of inference-time pessimism without noise: probability of each reward, and of none."""
-    accept = np.array([pessimistic_acceptance(float(reward), threshold, ceiling) for reward in rewards])
+    accept = pessimistic_acceptances(rewards, threshold, ceiling)
     with np.errstate(divide="ignore"):
         chosen, none = sequential_law(np.log(accept), np.log1p(-accept))
     return chosen, float(none)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -18,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
 
-from privalign.aligner import Admission, Aligner
+from privalign.aligner import Admission, Aligner, How
 from privalign.errors import PrivalignError
 from privalign.gateway.authentication import Caller, Gate
 from privalign.gateway.edge import Facts, facts_of
@@ -112,10 +113,10 @@ class Chat:
 
     def _start(self, aligner: Aligner, call: ChatCall, caller: Caller, key: str | None, facts: Facts) -> _Answering:
         idempotency = None if key is None else IdempotencyKey(f"{caller.id} {call.model}", key, call.digest)
-        admitted: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        admitted: asyncio.Future[How] = asyncio.get_running_loop().create_future()
         api_key = None if caller.key is None else caller.key.id
-        work = aligner.answer(call.request, n=call.n, idempotency=idempotency, api_key=api_key, admitted=admitted)
-        task = asyncio.create_task(work)
+        admit = functools.partial(aligner.admit, call.request, n=call.n, idempotency=idempotency, api_key=api_key)
+        task = asyncio.create_task(_answer(admit, admitted))
         answering = _Answering(aligner, facts, task, admitted, keep=key is not None)
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._ended(answering, caller))
@@ -132,10 +133,10 @@ class Chat:
         elif failure is not None:
             status = of_failure(failure, show_budget=False).status
             outcome = "refused" if status == 429 else "rejected" if status < 500 else "failed"
-        elif answering.admission is Admission.RESERVED:
+        elif answering.how is How.RESERVED:
             outcome, releases = "answered", answering.task.result()
         else:
-            outcome = "replayed" if answering.admission is Admission.REPLAYED else "base"
+            outcome = "replayed" if answering.how is How.REPLAYED else "base"
         answering.facts.outcome = outcome
         self._metrics.answered(answering.aligner.model.name, outcome, time.perf_counter() - answering.started, releases)
 
@@ -181,7 +182,7 @@ class Chat:
         if self._settings.show_budget:
             with contextlib.suppress(PrivalignError):
                 remaining = (await self._reads.account(account)).remaining
-        return Privacy.of(releases, account, remaining, replayed=answering.admission is Admission.REPLAYED)
+        return Privacy.of(releases, account, remaining, replayed=answering.how is How.REPLAYED)
 
     async def _events(self, answering: _Answering, call: ChatCall, completion: Completion) -> AsyncIterator[bytes]:
         """Comments until the answer is there, then the answer, or an error in the shape that clients raise on."""
@@ -206,7 +207,7 @@ class _Answering:
     """
 
     def __init__(
-        self, aligner: Aligner, facts: Facts, task: asyncio.Task[list[Release]], admitted: asyncio.Future[Admission], *, keep: bool
+        self, aligner: Aligner, facts: Facts, task: asyncio.Task[list[Release]], admitted: asyncio.Future[How], *, keep: bool
     ) -> None:
         self.aligner = aligner
         self.facts = facts
@@ -216,14 +217,14 @@ class _Answering:
         self._keep = keep
 
     @property
-    def admission(self) -> Admission | None:
+    def how(self) -> How | None:
         """How it was let in; None: it was not (yet)."""
         return self.admitted.result() if self.admitted.done() and not self.admitted.cancelled() else None
 
     @property
     def early_headers(self) -> dict[str, str]:
         """What is known of the price before the answer: the rest is in the last chunk."""
-        base = self.admission is Admission.BASE
+        base = self.how is How.BASE
         served = self.aligner.model
         return {"x-privalign-account": served.account, "x-privalign-mechanism": "base" if base else served.mechanism.name}
 
@@ -231,6 +232,12 @@ class _Answering:
         """The client waits no more."""
         if not self._keep:
             self.task.cancel()
+
+
+async def _answer(admit: Callable[[], Coroutine[Any, Any, Admission]], admitted: asyncio.Future[How]) -> list[Release]:
+    admission = await admit()
+    admitted.set_result(admission.how)
+    return await admission.answer()
 
 
 def _close(answering: _Answering, gone: asyncio.Future[None]) -> None:

@@ -5,6 +5,7 @@ from privalign.ledger.entries import (
     Entry,
     IdempotencyKey,
     Key,
+    Move,
     NewKey,
     Pending,
     Promise,
@@ -14,7 +15,7 @@ from privalign.ledger.entries import (
     Role,
     Verification,
 )
-from privalign.ledger.failures import KeyExhausted, KeyRefused, LedgerFailed, UnknownAccount
+from privalign.ledger.failures import KeyExhausted, KeyRefused, LedgerBehind, LedgerFailed, UnknownAccount
 from privalign.ledger.ledger import Ledger
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "KeyExhausted",
     "KeyRefused",
     "Ledger",
+    "LedgerBehind",
     "LedgerFailed",
+    "Move",
     "NewKey",
     "Pending",
     "Promise",

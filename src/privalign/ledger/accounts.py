@@ -10,8 +10,10 @@ from sqlalchemy import and_, bindparam, func, select, update
 
 from privalign.accounting.rules import Debit
 from privalign.errors import InvalidInput
+from privalign.ledger.anchors import Anchor
 from privalign.ledger.book import APPEND, FIRST, Book, current_terms, hash_of, record_of
 from privalign.ledger.entries import Account, Promise, Raise, moment
+from privalign.ledger.failures import LedgerBehind
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, JOURNAL, RESERVATIONS, columns_of, debit_of, insert_unless_taken
 from privalign.ledger.terms import Terms, canonical, terms_of
 from privalign.ledger.transaction import Row, Transaction
@@ -68,6 +70,13 @@ JOURNAL_ROWS = (
 )
 
 
+# The hash of one row of an account's journal.
+HASH_OF_ROW = select(JOURNAL.c.hash).where(JOURNAL.c.account == bindparam("account"), JOURNAL.c.seq == bindparam("seq"))
+
+# The names of all accounts.
+NAMES = select(ACCOUNTS.c.name).order_by(ACCOUNTS.c.name)
+
+
 def check_name(name: str, field: str = "account") -> None:
     """Refuses what cannot be the name of an account, or of a data set.
 
@@ -106,8 +115,11 @@ def check_sharing(terms: Terms, also: Collection[str], others: Mapping[str, Term
             )
 
 
-def create(transaction: Transaction, name: str, terms: Terms, also: Iterable[str], now: int) -> None:
+def create(transaction: Transaction, name: str, terms: Terms, also: Iterable[str], now: int) -> str:
     """Makes the account and the first row of its journal, which holds its terms, its limits and whom it shares its data set with.
+
+    Returns:
+        The hash of that row.
 
     Raises:
         InvalidInput: the name is taken or cannot be one, or as `check_sharing`.
@@ -139,6 +151,7 @@ def create(transaction: Transaction, name: str, terms: Terms, also: Iterable[str
     if transaction.change(CREATE_ACCOUNT, row) != 1:
         raise InvalidInput("account", f"'{name}' exists already and cannot be changed; choose another name, or raise it")
     transaction.change(APPEND, {"account": name, "seq": 1, "record": record, "hash": hash_of(record)})
+    return hash_of(record)
 
 
 def raise_budget(book: Book, epsilon: float, reason: str) -> None:
@@ -157,6 +170,23 @@ def raise_budget(book: Book, epsilon: float, reason: str) -> None:
     book.post("raise", Debit(), note=note)
     raises = [*json.loads(book.row.raises), {"time": book.now, "before": before, "after": epsilon, "reason": reason}]
     book.transaction.change(RAISE_LIMIT, {"account": book.row.name, "all_raises": canonical(raises), **columns_of("to", limit)})
+
+
+def check_anchor(transaction: Transaction, name: str, length: int, head: str, anchor: Anchor | None) -> None:
+    """Refuses an account whose journal, `length` rows that end with `head`, lacks the row that was anchored before the transaction began.
+
+    Raises:
+        LedgerBehind: it went back, or was rewritten.
+    """
+    if anchor is None:
+        return
+    if anchor.row == length:
+        found: str | None = head
+    else:
+        row = transaction.row(HASH_OF_ROW, {"account": name, "seq": anchor.row})
+        found = None if row is None else row.hash
+    if found != anchor.head:
+        raise LedgerBehind(name, anchor.head, length)
 
 
 def terms(transaction: Transaction, name: str) -> Terms | None:

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 from weakref import WeakSet, finalize
 
@@ -19,8 +19,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from privalign.errors import InvalidInput, MissingDependency
-from privalign.ledger import migrations
+from privalign.ledger import identity, migrations
 from privalign.ledger.failures import LedgerFailed, explain
+from privalign.ledger.identity import Identity
+from privalign.ledger.place import Place, is_mounted_alone
 from privalign.ledger.transaction import Transaction
 
 _WRITES = "privalign_writes"
@@ -52,7 +54,21 @@ class Database:
         self._turns = None if self._postgresql else threading.Lock()
         self._opening = threading.Lock()
         self._ready = False
-        self._file: tuple[int, int] | None = None  # device and inode of SQLite's file, once it is open
+        self._known: Identity | None = None  # once it is open
+        self._file: tuple[int, int] | None = None  # device and inode of SQLite's file, likewise
+
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is, and where it belongs. Opens it."""
+        with self._explained():
+            self._open()
+        assert self._known is not None
+        return self._known
+
+    @property
+    def place(self) -> Place | None:
+        """Where its file is now; None for PostgreSQL, or where there is none."""
+        return None if self._postgresql else Place.of(str(self._url.database))
 
     def close(self) -> None:
         """Closes every connection; the next transaction opens new ones."""
@@ -66,6 +82,17 @@ class Database:
     def write(self) -> AbstractContextManager[Transaction]:
         """A writing transaction: committed durably at the end of the block, rolled back whole when it raises."""
         return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+
+    def open_anywhere(self) -> Identity:
+        """Opens the ledger wherever its file is, until it is closed: for what makes this its place.
+
+        Raises:
+            LedgerFailed: as everywhere; the file has several names, or is mounted alone.
+        """
+        with self._explained(), self._opening:
+            known = self._open_schema()
+            self._ready = True
+        return known
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -82,7 +109,7 @@ class Database:
     @contextmanager
     def _transaction(self, begin: str, turn: AbstractContextManager[Any]) -> Iterator[Transaction]:
         driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
-        try:
+        with self._explained():
             self._open()
             self._check_place()
             with turn:
@@ -99,6 +126,13 @@ class Database:
                     raise
                 finally:
                     connection.close()  # back to the pool
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what the driver raises into one line."""
+        driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        try:
+            yield
         except migrations.NewerSchema as error:
             raise LedgerFailed(
                 f"ledger {self.name}: its schema {error} is newer than this version of privalign; upgrade privalign"
@@ -107,18 +141,39 @@ class Database:
             raise explain(error, self.name) from None
 
     def _open(self) -> None:
-        """Makes or upgrades the schema, at first use."""
+        """Makes or upgrades the schema, at first use, and refuses a ledger elsewhere than where it belongs."""
         if self._ready:
             return
         with self._opening:
             if not self._ready:
-                with self._engine.begin() as connection:
-                    version = migrations.current(connection)
-                if version != migrations.HEAD:
-                    with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
-                        migrations.upgrade(connection)
-                self._file = self._found()
+                known = self._open_schema()
+                here = self.place
+                if known.place != here:
+                    raise LedgerFailed(
+                        f"ledger {self.name}: it belongs at {known.place}, and this is {here}; a second name or copy would pay the budget "
+                        f"twice: use it where it belongs, or, if it was moved, say so with `privalign ledger moved --ledger {self.name}`"
+                    )
                 self._ready = True
+
+    def _open_schema(self) -> Identity:
+        """Makes or upgrades the tables, and finds out which ledger it is. Nothing is read under a name with a log of its own."""
+        self._found()
+        if not self._postgresql and is_mounted_alone(str(self._url.database)):
+            raise LedgerFailed(
+                f"ledger {self.name}: its file is mounted alone, without the write-ahead log that SQLite keeps beside it; mount its folder"
+            )
+        with self._engine.begin() as connection:
+            version = migrations.current(connection)
+        if version != migrations.HEAD:
+            with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
+                migrations.upgrade(connection)
+                identity.adopt(connection, self.place)
+        with self._engine.begin() as connection:
+            self._known = identity.read(connection)
+        if self._known is None:
+            raise LedgerFailed(f"ledger {self.name}: its row in ledger_identity is damaged; restore a backup and see `account verify`")
+        self._file = self._found()
+        return self._known
 
     def _check_place(self) -> None:
         """Refuses a SQLite file that was taken away or replaced since it was opened: debits would go to a file that nobody opens again."""
@@ -127,13 +182,22 @@ class Database:
             raise LedgerFailed(f"ledger {self.name}: its file was moved, removed or replaced while it was open; {remedy}")
 
     def _found(self) -> tuple[int, int] | None:
-        """What file is at the place of the ledger; None for PostgreSQL, or where there is none."""
+        """What file is at the place of the ledger; None for PostgreSQL, or where there is none.
+
+        Raises:
+            LedgerFailed: it has several names.
+        """
         if self._postgresql:
             return None
         try:
             status = os.stat(str(self._url.database))
         except OSError:
             return None
+        if status.st_nlink > 1:
+            raise LedgerFailed(
+                f"ledger {self.name}: its file has {status.st_nlink} names (hard links), and would pay its budget under each of them; "
+                f"remove the others, which `find -samefile` shows"
+            )
         return status.st_dev, status.st_ino
 
     def _start_again(self) -> None:
@@ -173,6 +237,7 @@ def _checked(text: str) -> URL:
 def _engine(url: URL, patience: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, hide_parameters=True, max_overflow=-1, connect_args={"timeout": patience, "isolation_level": None})
+        event.listen(engine, "do_connect", lambda *_: _make_private(str(url.database)))
         event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, str(url), patience))
         event.listen(engine, "begin", _begin)
         return engine
@@ -186,6 +251,12 @@ def _engine(url: URL, patience: float) -> Engine:
     event.listen(engine, "connect", lambda connection, _: _prepare_postgresql(connection, name, patience))
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _make_private(file: str) -> None:
+    """A new file for its user alone, whatever the umask; SQLite gives its write-ahead log and shared memory the same mode."""
+    with suppress(OSError):  # it is there, or SQLite will say what is wrong
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, name: str, patience: float) -> None:

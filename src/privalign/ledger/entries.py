@@ -10,6 +10,7 @@ from enum import StrEnum
 from privalign.accounting.rules import Debit, Rule
 from privalign.events import Event
 from privalign.intervals import less, shown, total
+from privalign.ledger.place import Place
 from privalign.ledger.terms import Terms
 from privalign.sensitivity import Relation
 
@@ -163,7 +164,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of an account's journal: `kind` create, reserve, settle, void, expire or raise.
+    """One row of an account's journal: `kind` create, reserve, settle, void, expire, raise or move.
 
     `debit` and `queries` are what the row adds to the account (negative: gives back). `reservation` is the row that
     reserved. `hash` is SHA-256 of `record`, the canonical JSON that holds all of this and the previous hash.
@@ -184,13 +185,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """A journal that was re-added from its first row and found right: anchor `head` outside the database."""
+    """A journal that was re-added from its first row and found right: write `head` down outside the database.
+
+    `anchored` is the row that this host's anchor holds, which the journal has; None where it has no anchor.
+    """
 
     account: str
     length: int
     head: str
     debited: Debit
     spent: tuple[float, float]
+    anchored: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A ledger's new place, journalled in all its accounts. `before` is None where none was stored."""
+
+    before: Place | None
+    now: Place
+    accounts: tuple[str, ...]
 
 
 class Role(StrEnum):

@@ -4,7 +4,8 @@
     ├── InvalidInput
     │   └── UnknownAccount    no account of that name
     ├── BackendFailed
-    │   └── LedgerFailed      the database is away, full, locked, read-only or damaged: nothing was released
+    │   └── LedgerFailed      the database is away, full, locked, read-only, damaged or elsewhere: nothing was released
+    │       └── LedgerBehind  it lacks a row that was committed: an older copy was put back, or it was rewritten
     ├── BudgetExhausted
     │   └── KeyExhausted      the sub-limit of an API key is used up
     └── KeyRefused            an API key is unknown, expired or revoked, or not made for this account
@@ -25,6 +26,21 @@ from privalign.errors import BackendFailed, BudgetExhausted, InvalidInput, Priva
 
 class LedgerFailed(BackendFailed):
     """The ledger's database did not do its work; the message says why and what helps."""
+
+
+class LedgerBehind(LedgerFailed):
+    """The ledger lacks a row that was committed and anchored outside it: it went back, or was rewritten."""
+
+    def __init__(self, account: str, head: str, rows: int) -> None:
+        super().__init__(missing_head(account, head, rows))
+
+
+def missing_head(account: str, head: str, rows: int) -> str:
+    """What a hash means that a journal should hold and does not."""
+    return (
+        f"account {account}: the hash {head} is not in its journal of {rows} rows; "
+        "an older copy of the ledger was put back, or the journal was rewritten: count all budget since then as spent"
+    )
 
 
 class UnknownAccount(InvalidInput):

@@ -6,13 +6,15 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
 from privalign.accounting.rules import Debit, Rule
-from privalign.errors import BudgetExhausted, CheckFailed, InvalidInput, LeaseExpired
+from privalign.errors import BudgetExhausted, CheckFailed, InvalidInput, LeaseExpired, PrivalignError
 from privalign.events import Event
-from privalign.ledger import accounts, keys, reservations, statistics, verification
+from privalign.ledger import accounts, identity, keys, reservations, statistics, verification
+from privalign.ledger.anchors import Anchor, Anchors
 from privalign.ledger.book import COUNT_REFUSAL, Book, entry_of
 from privalign.ledger.database import Database
 from privalign.ledger.entries import (
@@ -20,6 +22,7 @@ from privalign.ledger.entries import (
     Entry,
     IdempotencyKey,
     Key,
+    Move,
     NewKey,
     Pending,
     Replay,
@@ -28,7 +31,7 @@ from privalign.ledger.entries import (
     Verification,
     microseconds,
 )
-from privalign.ledger.failures import LedgerFailed, UnknownAccount
+from privalign.ledger.failures import LedgerBehind, LedgerFailed, UnknownAccount, missing_head
 from privalign.ledger.schema import debit_of
 from privalign.ledger.terms import Terms, canonical, check_paid, terms_of
 from privalign.sensitivity import Relation
@@ -58,7 +61,8 @@ class Ledger:
         clock: seconds since 1970. The ledger's own time never goes back, whatever the clock does.
 
     Raises (every method):
-        LedgerFailed: the database is away, full, locked, read-only, damaged, not durable or of a newer version.
+        LedgerFailed: the database is away, full, locked, read-only, damaged, not durable, of a newer version, or not where it belongs.
+        LedgerBehind: it lacks rows that this host has anchored.
         UnknownAccount: no account of that name.
     """
 
@@ -68,12 +72,18 @@ class Ledger:
         self._database = Database(url, patience)
         self._retain = math.floor(_seconds("retain", retain) * 1e6)
         self._clock = clock
+        self._anchors = Anchors()
         self._terms: dict[str, Terms] = {}
         self._purged = 0
 
     def close(self) -> None:
         """Closes the connections; the ledger can still be used and opens new ones."""
         self._database.close()
+
+    @property
+    def unanchored(self) -> str | None:
+        """Why this host keeps no anchors, in words; None where it does."""
+        return self._anchors.problem
 
     # Accounts
 
@@ -98,22 +108,33 @@ class Ledger:
             data set.
         """
         terms = Terms(rule, relation, records_per_person, name if dataset is None else dataset)
+        anchor = self._anchor(name)
         with self._database.write() as transaction:
-            accounts.create(transaction, name, terms, also, self._now())
+            head = accounts.create(transaction, name, terms, also, self._now())
+            if anchor is not None:  # the ledger had this account, and has lost it
+                raise LedgerBehind(name, anchor.head, 0)
+        self._anchor_at(name, 1, head)
         return self.account(name)
 
     def account(self, name: str) -> Account:
         """The account as it stands."""
+        anchor = self._anchor(name)
         with self._database.read() as transaction:
-            found = list(accounts.read(transaction, self._now(), name))
-        if not found:
-            raise UnknownAccount(name)
-        return found[0]
+            for account in accounts.read(transaction, self._now(), name):
+                accounts.check_anchor(transaction, name, account.length, account.head, anchor)
+                return account
+        raise self._absent(name, anchor)
 
     def accounts(self) -> list[Account]:
         """All accounts, by name."""
+        anchors = self._anchors.all(self._database.identity.id)
         with self._database.read() as transaction:
-            return list(accounts.read(transaction, self._now()))
+            found = list(accounts.read(transaction, self._now()))
+            for account in found:
+                accounts.check_anchor(transaction, account.name, account.length, account.head, anchors.pop(account.name, None))
+        for name, anchor in anchors.items():
+            raise LedgerBehind(name, anchor.head, 0)
+        return found
 
     def raise_budget(self, name: str, epsilon: float, reason: str) -> Account:
         """Raises ε_total. Journalled, and shown ever after: what it does to the guarantee is in `Account.guarantee`.
@@ -121,9 +142,36 @@ class Ledger:
         Raises:
             InvalidInput: not above the present ε, or no reason.
         """
-        with self._database.write() as transaction:
-            accounts.raise_budget(Book.lock(transaction, name, self._now()), float(epsilon), reason)
+        with self._book(name) as book:
+            accounts.raise_budget(book, float(epsilon), reason)
         return self.account(name)
+
+    def moved(self) -> Move:
+        """Says that the file was moved to where it is now, and that no other copy of it is used. Journalled in every account.
+
+        Raises:
+            InvalidInput: it is where it belongs, or no file. LedgerBehind: it is an older copy.
+        """
+        known, here = self._database.open_anywhere(), self._database.place
+        if here is None:
+            raise InvalidInput("ledger", "PostgreSQL keeps no place in a folder, so there is nothing to say")
+        if known.place == here:
+            raise InvalidInput("ledger", f"it belongs at {here} and is there; nothing was changed")
+        anchors = self._anchors.all(known.id)
+        note = {"from": None if known.place is None else known.place.to_json(), "to": here.to_json()}
+        with self._database.write() as transaction:
+            names = [row.name for row in transaction.rows(accounts.NAMES, {})]
+            books = [Book.lock(transaction, name, self._now()) for name in names]
+            for book in books:
+                accounts.check_anchor(transaction, book.row.name, book.length, book.head, anchors.pop(book.row.name, None))
+                book.post("move", Debit(), note=note)
+            for name, anchor in anchors.items():
+                raise LedgerBehind(name, anchor.head, 0)
+            identity.move(transaction, here)
+        self._database.close()
+        for book in books:
+            self._anchor_at(book.row.name, book.length, book.head)
+        return Move(known.place, here, tuple(names))
 
     # One query
 
@@ -162,16 +210,14 @@ class Ledger:
         request = reservations.Request(tuple(events), terms.charge(tuple(events)), _seconds("lease", lease), idempotency, api_key, model)
         self._forget_old_texts()
         try:
-            with self._database.write() as transaction:
-                book = Book.lock(transaction, account, self._now())
+            with self._book(account) as book:
                 if terms_of(book.row.parameters, book.row.dataset) != terms:
                     raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
                 check_paid(account, terms, debit_of("debited", book.row), events)
                 return reservations.reserve(book, request, self._retain)
         except BudgetExhausted:
-            with self._database.write() as transaction:
-                book = Book.lock(transaction, account, self._now())
-                transaction.change(COUNT_REFUSAL, {"account": account, "by_queries": len(events), "now": book.now})
+            with self._book(account) as book:
+                book.transaction.change(COUNT_REFUSAL, {"account": account, "by_queries": len(events), "now": book.now})
             raise
 
     def renew(self, reservation: Reservation) -> Reservation:
@@ -254,13 +300,14 @@ class Ledger:
             expect_head: a hash that was written down elsewhere and must occur in the chain.
 
         Raises:
-            CheckFailed: says which row, counter or reservation is wrong, or that `expect_head` does not occur.
+            CheckFailed: says which row, counter or reservation is wrong, or that `expect_head` or the anchored head does not occur.
         """
+        anchor = self._anchor(name)
         with self._database.read() as transaction:
             row, still_open = verification.snapshot(transaction, name)
         if row is None:
-            raise UnknownAccount(name)
-        return verification.verify(row, still_open, self._rows(name, 0, row.length), expect_head)
+            raise UnknownAccount(name) if anchor is None else CheckFailed(missing_head(name, anchor.head, 0))
+        return verification.verify(row, still_open, self._rows(name, 0, row.length), expect_head, anchor)
 
     def export(self, name: str) -> Iterator[str]:
         """JSON lines: the account, then its journal; each row's `hash` is SHA-256 of its `record` as printed."""
@@ -346,22 +393,47 @@ class Ledger:
         """The terms as created: all of a charge depends on them and nothing on the ε that may be raised."""
         terms = self._terms.get(name)
         if terms is None:
+            anchor = self._anchor(name)
             with self._database.read() as transaction:
                 terms = accounts.terms(transaction, name)
             if terms is None:
-                raise UnknownAccount(name)
+                raise self._absent(name, anchor)
             self._terms[name] = terms
         return terms
 
     def _for_owner(self, reservation: Reservation, act: Callable[[Book], Outcome]) -> Outcome:
         """Acts on an open reservation; when it is too late, journals that first."""
         try:
-            with self._database.write() as transaction:
-                return act(Book.lock(transaction, reservation.account, self._now()))
+            with self._book(reservation.account) as book:
+                return act(book)
         except LeaseExpired:
-            with self._database.write() as transaction:
-                Book.lock(transaction, reservation.account, self._now())
+            with self._book(reservation.account):
+                pass
             raise
+
+    @contextmanager
+    def _book(self, name: str) -> Iterator[Book]:
+        """An account, locked for a writing transaction, which has all rows that were anchored; its head is anchored after the commit."""
+        anchor = self._anchor(name)
+        with self._database.write() as transaction:
+            try:
+                book = Book.lock(transaction, name, self._now())
+            except UnknownAccount:
+                raise self._absent(name, anchor) from None
+            accounts.check_anchor(transaction, name, book.length, book.head, anchor)
+            yield book
+        self._anchor_at(name, book.length, book.head)
+
+    @staticmethod
+    def _absent(name: str, anchor: Anchor | None) -> PrivalignError:
+        """What it means that there is no account of this name: there was none, or the ledger has lost it."""
+        return UnknownAccount(name) if anchor is None else LedgerBehind(name, anchor.head, 0)
+
+    def _anchor(self, name: str) -> Anchor | None:
+        return self._anchors.read(self._database.identity.id, name)
+
+    def _anchor_at(self, name: str, row: int, head: str) -> None:
+        self._anchors.write(self._database.identity.id, Anchor(name, row, head))
 
     def _entries(self, name: str, after: int, until: int) -> Iterator[Entry]:
         for seq, record, hashed in self._rows(name, after, until):

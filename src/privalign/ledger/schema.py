@@ -2,6 +2,7 @@
 
 | table | one row per | changes |
 |---|---|---|
+| ledger_identity | ledger: one row | the place, by `ledger moved` |
 | ledger_accounts | account | counters, head and time move; name, parameters, data set and creation never do (trigger) |
 | ledger_journal | thing that happened to an account | never (trigger): append-only |
 | ledger_reservations | open reservation | the lease is renewed; the row goes when it is settled, voided or expired |
@@ -43,6 +44,13 @@ def insert_unless_taken(table: Table, *columns: str) -> TextClause:
 
 
 METADATA = MetaData()
+
+IDENTITY = Table(
+    "ledger_identity",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("place", Text),  # canonical JSON: path, device, inode of SQLite's file
+)
 
 ACCOUNTS = Table(
     "ledger_accounts",

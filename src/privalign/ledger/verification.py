@@ -1,7 +1,7 @@
 """Re-adds a journal from its first row and compares the result with the account: finds what was changed, and where.
 
 The chain proves that no row was changed, taken out, put in or moved, given its last hash. Who can rewrite the database
-can rewrite the whole chain, or put an old copy back: only a hash that was written down elsewhere shows that.
+can rewrite the whole chain, or put an old copy back: only a hash that was written down elsewhere shows that, or an anchor.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from sqlalchemy import bindparam, func, select
 
 from privalign.accounting.rules import Debit
 from privalign.errors import CheckFailed
+from privalign.ledger.anchors import Anchor
 from privalign.ledger.book import FIRST, entry_of, hash_of
 from privalign.ledger.entries import Entry, Verification, microseconds
+from privalign.ledger.failures import missing_head
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, JOURNAL, RESERVATIONS, debit_of
 from privalign.ledger.terms import canonical, terms_of
 from privalign.ledger.transaction import Row, Transaction
@@ -86,6 +88,8 @@ class Replayed:
                 self.limit = _limit(entry)
                 self.raises.append({"time": time, **{name: entry.note[name] for name in ("before", "after", "reason")}})
                 allowed = entry.debit == Debit() and entry.queries == 0
+            case "move", None:
+                allowed = entry.debit == Debit() and entry.queries == 0
             case "reserve", None:
                 self.open[entry.seq] = entry.debit, entry.queries
                 allowed = Debit().fits(entry.debit) and entry.queries > 0
@@ -136,27 +140,29 @@ class Replayed:
         return CheckFailed(f"account {self.account}: journal row {seq} {what}")
 
 
-def verify(row: Row, still_open: Open, rows: Iterable[tuple[int, str, str]], expect_head: str | None) -> Verification:
-    """Replays `rows`, compares, and looks for the hash that must occur in the chain.
+def verify(
+    row: Row, still_open: Open, rows: Iterable[tuple[int, str, str]], expect_head: str | None, anchor: Anchor | None
+) -> Verification:
+    """Replays `rows`, compares, and looks for the hashes that must occur in the chain: one written down, one anchored.
 
     Raises:
         CheckFailed: naming the row, the counter or the missing hash.
     """
     replayed = Replayed(row.name)
-    found = expect_head is None
+    sought = {head for head in (expect_head, None if anchor is None else anchor.head) if head is not None}
     for seq, record, hashed in rows:
         replayed.add(seq, record, hashed)
-        found = found or hashed == expect_head
-    if not found:
-        raise CheckFailed(
-            f"account {row.name}: the hash {expect_head} is not in its journal of {replayed.length} rows; "
-            "an older copy of the ledger was put back, or the journal was rewritten: count all budget since then as spent"
-        )
-    replayed.compare(row, still_open)
+        sought.discard(hashed)
+    if expect_head in sought:
+        raise CheckFailed(missing_head(row.name, str(expect_head), replayed.length))
+    replayed.compare(row, still_open)  # says more than that the last row is not the anchored one
+    for head in sought:
+        raise CheckFailed(missing_head(row.name, head, replayed.length))
     terms = terms_of(replayed.terms, replayed.dataset)
     if replayed.raises:
         terms = terms.raised(float(str(replayed.raises[-1]["after"])))
-    return Verification(row.name, replayed.length, replayed.head, replayed.debited, terms.rule.spent(replayed.debited))
+    anchored = None if anchor is None else anchor.row
+    return Verification(row.name, replayed.length, replayed.head, replayed.debited, terms.rule.spent(replayed.debited), anchored)
 
 
 def _limit(entry: Entry) -> Debit:

@@ -32,5 +32,5 @@ class BoN:
         return NonPrivate()
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        rewards = admit((yield Draw(self.n)), self.n, sensitivity)
+        rewards = admit((yield Draw(self.n, self.n)), sensitivity, self.n)
         return Selection(int(np.argmax(rewards)), realised=self.event(sensitivity))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
 from privalign.mechanisms.protocol import Mechanism, Selection
 from privalign.randomness import Randomness
 from privalign.sensitivity import Sensitivity
 
+Pool = Sequence[float] | NDArray[Any]
 
-def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Randomness, rewards: ArrayLike) -> Selection:
+
+def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Randomness, rewards: Pool) -> Selection:
     """Selects from a pool in which candidates lie in the order in which they would have been drawn.
 
     Args:
@@ -21,16 +25,15 @@ def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Rand
     Raises:
         InvalidInput: the pool is too small. InvalidRewards: a score is not a finite number.
     """
-    pool = np.asarray(rewards)
-    if len(pool) < mechanism.pool_size:
-        raise InvalidInput("responses", f"{len(pool)} candidates where {mechanism.name} needs {mechanism.pool_size}")
+    if len(rewards) < mechanism.pool_size:
+        raise InvalidInput("responses", f"{len(rewards)} candidates where {mechanism.name} needs {mechanism.pool_size}")
     run = mechanism.run(sensitivity, noise)
     drawn = 0
     try:
         request = next(run)
         while True:
-            chunk = pool[drawn : drawn + request.count]
-            drawn += request.count
+            chunk = rewards[drawn : drawn + request.most]
+            drawn += request.most
             request = run.send(chunk)
     except StopIteration as stop:
         selection: Selection = stop.value

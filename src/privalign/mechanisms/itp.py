@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privalign.acceptance import FloatProbability, positive
+from privalign.acceptance import FloatProbabilities, positive
 from privalign.events import Event, NonPrivate
-from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptance
+from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptances
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
 from privalign.mechanisms.settings import candidates
 from privalign.randomness import Randomness
@@ -40,10 +40,13 @@ class ITP:
         return NonPrivate()
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        rewards = admit((yield Draw(self.n)), self.n, sensitivity)
-        threshold = normaliser(rewards, self.beta)
-        for t in range(1, self.n2 + 1):
-            (reward,) = admit((yield Draw(1)), 1, sensitivity)
-            if noise.bernoulli(FloatProbability(pessimistic_acceptance(float(reward), threshold, sensitivity.width))):
+        rewards = admit((yield Draw(self.n, self.n, ahead=self.n2)), sensitivity, self.n)
+        threshold, looked_at = normaliser(rewards, self.beta), 0
+        while looked_at < self.n2:
+            rewards = admit((yield Draw(1, self.n2 - looked_at)), sensitivity, 1, self.n2 - looked_at)
+            accepted = noise.bernoullis(FloatProbabilities(pessimistic_acceptances(rewards, threshold, sensitivity.width)))
+            if accepted.any():
+                t = looked_at + int(accepted.argmax()) + 1
                 return Selection(self.n + t - 1, realised=NonPrivate(), halting_time=t)
+            looked_at += len(rewards)
         return Selection(self.n + self.n2, realised=NonPrivate(), halting_time=self.n2, fallback=True)

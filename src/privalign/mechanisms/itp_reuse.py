@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privalign.acceptance import FloatProbability, positive
+from privalign.acceptance import FloatProbabilities, positive
 from privalign.events import Event, NonPrivate
-from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptance
+from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptances
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
 from privalign.mechanisms.settings import candidates
 from privalign.randomness import Randomness
@@ -38,10 +38,11 @@ class ITPReuse:
         return NonPrivate()
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        rewards = admit((yield Draw(self.n)), self.n, sensitivity)
+        rewards = admit((yield Draw(self.n, self.n)), sensitivity, self.n)
         threshold = normaliser(rewards, self.beta)
         ceiling = float(rewards.max())
-        for index, reward in enumerate(rewards):
-            if noise.bernoulli(FloatProbability(pessimistic_acceptance(float(reward), threshold, ceiling))):
-                return Selection(index, realised=NonPrivate(), halting_time=index + 1)
+        accepted = noise.bernoullis(FloatProbabilities(pessimistic_acceptances(rewards, threshold, ceiling)))
+        if accepted.any():
+            index = int(accepted.argmax())
+            return Selection(index, realised=NonPrivate(), halting_time=index + 1)
         return Selection(noise.index(self.n), realised=NonPrivate(), halting_time=self.n, fallback=True)

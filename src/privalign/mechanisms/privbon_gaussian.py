@@ -8,7 +8,7 @@ from typing import ClassVar
 from privalign.acceptance import positive
 from privalign.events import Event, GaussianMax
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
-from privalign.mechanisms.settings import candidates
+from privalign.mechanisms.settings import candidates, within_floats
 from privalign.randomness import Randomness
 from privalign.sensitivity import Sensitivity
 
@@ -34,8 +34,9 @@ class PrivBoNGaussian:
         return self.n
 
     def event(self, sensitivity: Sensitivity) -> Event:
+        within_floats("scale", self.scale, sensitivity.width)
         return GaussianMax(sensitivity, self.scale, self.n)
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        rewards = admit((yield Draw(self.n)), self.n, sensitivity)
+        rewards = admit((yield Draw(self.n, self.n)), sensitivity, self.n)
         return Selection(noise.gaussian_argmax(rewards, self.scale), realised=self.event(sensitivity))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from privalign.acceptance import AcceptanceCurve, positive, snap
+from privalign.acceptance import AcceptanceCurve, positive, threshold_edges, threshold_grid
 from privalign.events import FALLBACK, Composed, Event, GaussianRelease, RejectionRounds
 from privalign.mechanisms.normaliser import normaliser, normaliser_error
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
-from privalign.mechanisms.settings import candidates
-from privalign.randomness import Randomness
+from privalign.mechanisms.settings import candidates, within_floats
+from privalign.randomness import Randomness, check_edges
 from privalign.sensitivity import Sensitivity
-
-GRID_BITS = 32  # the sampler's grid is at least 2³² times finer than σ_X: its price is below the tenth digit of ε
-
-
-def release_grid(scale: float) -> float:
-    """The grid step s = 2^k of the phase-1 sampler, with σ_X/s in [2³², 2³³)."""
-    return math.ldexp(1.0, math.frexp(scale)[1] - 1 - GRID_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +53,22 @@ class PrivITP:
         return Composed((self._phase_1(sensitivity), self.phase_2(sensitivity)))
 
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
-        rewards = admit((yield Draw(self.n)), self.n, sensitivity)
-        noisy = noise.gaussian(normaliser(rewards, self.beta), self.sigma_x, release_grid(self.sigma_x))
-        phase_2 = PrivITPPhase2(self, snap(noisy, self.beta, sensitivity.width))
-        selection = yield from phase_2.run(sensitivity, noise)
+        rewards = admit((yield Draw(self.n, self.n, ahead=self.n2)), sensitivity, self.n)
+        grid, edges = threshold_grid(self.beta, sensitivity.width), threshold_edges(self.beta, sensitivity.width)
+        threshold = float(grid[noise.gaussian_cell(normaliser(rewards, self.beta), self.sigma_x, edges)])
+        selection = yield from PrivITPPhase2(self, threshold).run(sensitivity, noise)
         return replace(selection, index=self.n + selection.index, realised=Composed((self._phase_1(sensitivity), selection.realised)))
 
     def _phase_1(self, sensitivity: Sensitivity) -> GaussianRelease:
-        error = normaliser_error(self.n, self.beta, sensitivity.width)
-        return GaussianRelease(sensitivity, self.sigma_x, release_grid(self.sigma_x), error)
+        within_floats("sigma_x", self.sigma_x, sensitivity.width)
+        within_floats("beta", self.beta, sensitivity.width)
+        check_edges(self.sigma_x, threshold_edges(self.beta, sensitivity.width))
+        return GaussianRelease(sensitivity, self.sigma_x, input_error=normaliser_error(self.n, self.beta, sensitivity.width))
 
     def phase_2(self, sensitivity: Sensitivity) -> RejectionRounds:
         """The event of phase 2 alone, λ̃ not known yet."""
+        within_floats("sigma_z", self.sigma_z, sensitivity.width)
+        within_floats("tail", self.tail, 1.0)
         return RejectionRounds(sensitivity, self.beta, self.sigma_z, self.tail, self.n2)
 
 
@@ -97,8 +93,12 @@ class PrivITPPhase2:
     def run(self, sensitivity: Sensitivity, noise: Randomness) -> Run:
         curve = AcceptanceCurve(self.threshold, sensitivity.width, self.settings.sigma_z, self.settings.tail)
         rounds, cap = self.event(sensitivity), self.settings.n2
-        for t in range(1, cap + 1):
-            (reward,) = admit((yield Draw(1)), 1, sensitivity)
-            if noise.bernoulli(curve.accept(float(reward))):
+        looked_at = 0
+        while looked_at < cap:
+            rewards = admit((yield Draw(1, cap - looked_at)), sensitivity, 1, cap - looked_at)
+            accepted = noise.bernoullis(curve.accept(rewards))
+            if accepted.any():
+                t = looked_at + int(accepted.argmax()) + 1
                 return Selection(t - 1, rounds.at(self.threshold, t), halting_time=t)
+            looked_at += len(rewards)
         return Selection(cap, rounds.at(self.threshold, FALLBACK), halting_time=cap, fallback=True)

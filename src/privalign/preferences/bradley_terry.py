@@ -9,6 +9,7 @@ bounds are those of `bounds`, the solve that they assume is that of `solver`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -112,7 +113,7 @@ class HeadSettings:
             features=self.features.describe(),
             shards=None if self.shards == 1 else self.shards,
             reason=reason,
-            versions={name: version(name) for name in ("privalign", "numpy", "scipy", "scikit-learn") if _installed(name)},
+            versions=dict(_versions()),
         )
 
 
@@ -236,12 +237,14 @@ def project(weights: Floats, settings: HeadSettings) -> Floats:
     return projected
 
 
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
+@functools.cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """What is installed of the packages that a fit uses. To read it takes far longer than all bounds of a certificate."""
+    found = []
+    for package in ("privalign", "numpy", "scipy", "scikit-learn"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append((package, version(package)))
+    return tuple(found)
 
 
 def _safetensors() -> Callable[[dict[str, Floats]], bytes]:

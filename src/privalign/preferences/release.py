@@ -17,6 +17,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
+from privalign import normal
 from privalign.accounting.gaussian import gaussian_delta, probability
 from privalign.errors import InvalidInput
 from privalign.intervals import MOST_BITS, at_precision, upper
@@ -139,19 +140,10 @@ def _steps(digits: int, bits: int, value: float, scale: float, grid: float) -> t
     """The steps ⌊x + ½⌋ at both ends of the interval; None where an end is infinite or straddles."""
     ends = []
     for end in (digits, digits + 1):
-        x = (arb(value) + arb(scale) * _quantile(end, bits)) / arb(grid) + arb(0.5)
+        x = (arb(value) + arb(scale) * normal.quantile(end, bits)) / arb(grid) + arb(0.5)
         ends.append(_floor(x))
     return ends[0], ends[1]
 
 
 def _floor(x: Any) -> int | None:
     return int(x.floor().unique_fmpz()) if x.is_finite() and x.floor().unique_fmpz() is not None else None
-
-
-def _quantile(digits: int, bits: int) -> arb:
-    """Φ⁻¹(digits/2^bits), equally sharp in both tails; infinite at 0 and at 1."""
-    if 2 * digits > 1 << bits:
-        return -_quantile((1 << bits) - digits, bits)
-    if digits == 0:
-        return arb.neg_inf()
-    return -arb(2).sqrt() * arb((digits, 1 - bits)).erfcinv()

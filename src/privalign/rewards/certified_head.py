@@ -20,7 +20,10 @@ class CertifiedHeadReward(FailClosedReward):
         head: as loaded. name: a public name for it.
 
     The prompt that the head sees is a lone user turn as it is; of a longer conversation all turns with their roles.
+    Its sums take longer for some weights than for others, so it is `in_process`.
     """
+
+    in_process = True
 
     def __init__(self, head: HeadReward, *, name: str) -> None:
         super().__init__(name, head.sensitivity, AffineMap())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from privalign.errors import InvalidInput
 from privalign.preferences.persons import ShardBy
 from privalign.rewards.batches import together
-from privalign.rewards.protocol import Reward
+from privalign.rewards.protocol import Reward, scores_in_process
 from privalign.rewards.scores import AffineMap, FailClosedReward, finite_scores
 from privalign.rewards.sums import means
 from privalign.sensitivity import Certificate, Relation, Sensitivity
@@ -63,6 +63,11 @@ class EnsembleReward(FailClosedReward):
                 "certificate", f"of kind '{certificate.kind}' for {certificate.shards} shards does not fit an ensemble of {len(members)}"
             )
         return cls(members, certificate.to_sensitivity(), name=name)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether all members score here; beside a server the ones that do are done long before it."""
+        return all(map(scores_in_process, self._members))
 
     async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         pieces = [partial(self._clipped, member, request, candidates) for member in self._members]

@@ -35,7 +35,12 @@ class ScorerUntouched(BackendFailed):
 
 
 class Reward(Protocol):
-    """Scores candidates with a model of the protected data."""
+    """Scores candidates with a model of the protected data.
+
+    How long scoring takes may depend on the texts, never on the scores. A reward that computes in this process, in so much time
+    that this cannot be promised, says so with an attribute `in_process = True`: then scoring ends at the public deadline of the
+    selection. One that does not say (a server, a large model) takes what it takes.
+    """
 
     @property
     def name(self) -> str:
@@ -58,3 +63,8 @@ class Reward(Protocol):
         Raises:
             BackendFailed: it does not.
         """
+
+
+def scores_in_process(reward: Reward) -> bool:
+    """Whether its scoring has to end at the public deadline."""
+    return bool(getattr(reward, "in_process", False))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privalign.errors import BackendFailed, InvalidInput
+from privalign.errors import BackendFailed, InvalidInput, InvalidRewards
+from privalign.mechanisms.protocol import as_float, read_scores
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import Sensitivity
 from privalign.types import Candidate, Request
@@ -122,29 +123,20 @@ def finite_scores(values: ArrayLike, count: int) -> NDArray[np.float64]:
         UnusableScores: they are not.
     """
     try:
-        scores = np.asarray(values)
-    except (TypeError, ValueError):  # ragged lists
+        return read_scores(values, count)
+    except (InvalidRewards, TypeError, ValueError, OverflowError):  # ragged lists, numbers beyond any float
         raise UnusableScores from None
-    if scores.dtype.kind not in "fiu" or scores.shape != (count,):
-        raise UnusableScores
-    scores = scores.astype(np.float64)
-    if not np.isfinite(scores).all():
-        raise UnusableScores
-    return scores
 
 
 def number(value: object) -> float:
-    """A JSON number as a finite float.
+    """A JSON number as a finite float; a whole one is cut to ±2^53, where no range goes further and floats begin to round.
 
     Raises:
-        UnusableScores: not a number (true and false are none), NaN, infinite, or beyond a float.
+        UnusableScores: not a number (true and false are none), NaN or infinite.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnusableScores
-    try:
-        score = float(value)
-    except OverflowError:
-        raise UnusableScores from None
+    score = as_float(value)
     if not math.isfinite(score):
         raise UnusableScores
     return score

@@ -87,9 +87,8 @@ def means(scores: Floats, largest: float) -> Floats:
     """The means of the columns of scores within ±largest, shape (K, n) to (n,)."""
     count, columns = scores.shape
     terms, exponent = scaled(scores.T.ravel(), count * largest * (1 + 2.0**-20))
-    total = times_power(sums(terms, np.arange(columns + 1) * count), exponent)
-    mean: Floats = total / count
-    return mean
+    result: Floats = times_power(sums(terms, np.arange(columns + 1) * count), exponent) / count
+    return result
 
 
 def sigmoid(logits: Floats) -> Floats:

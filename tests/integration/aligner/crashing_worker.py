@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from privalign.accounting.rules import Renyi
-from privalign.aligner import Aligner, Performance, ScoringFailed, ServedModel, _Query
+from privalign.aligner import Aligner, Performance, ScoringFailed, ServedModel
+from privalign.aligner.clock import Clock
+from privalign.aligner.query import Query
 from privalign.errors import BackendFailed
 from privalign.ledger import IdempotencyKey, Ledger, Reservation
 from privalign.ledger.terms import Terms
@@ -147,8 +149,8 @@ def patch_path(killer: Killer) -> list[Any]:
         killer.patch(Ledger, name, name)
     for name in ("commit", "change"):
         killer.patch(Transaction, name, name)
-    killer.patch(_Query, "run", "select")
-    killer.patch(_Query, "_pad", "pad")
+    killer.patch(Query, "run", "select")
+    killer.patch(Clock, "section", "section")
     killer.patch(Aligner, "_release", "release")
     return handed
 

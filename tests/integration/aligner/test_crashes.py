@@ -35,7 +35,7 @@ MECHANISMS = (PrivBoN(4, 0.5), PrivITP(n=4, n2=6, beta=0.05, sigma_x=0.5, sigma_
 RULE = Renyi(1e5, 1e-6, 2.0)  # more than the workers can spend before they are killed
 
 # The third and fourth call of every step: one is PrivBoN's, the other PrivITP's.
-STEPS = ("reserve", "draw", "score", "select", "pad", "release", "settle", "respond")
+STEPS = ("reserve", "draw", "score", "select", "section", "release", "settle", "respond")
 SIDES = ("before", "after")
 POINTS = [
     *(f"{step}:{side}:{count}" for step in STEPS for side in SIDES for count in (3, 4)),
@@ -146,7 +146,7 @@ def test_cancelled_while_reserving_gives_the_debit_back(url: str, times: int) ->
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.gather(*aligner._unfinished)
+        await asyncio.gather(*aligner._ledger.unfinished)
 
     asyncio.run(main())
     account = ledger.account("prefs")

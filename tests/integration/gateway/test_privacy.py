@@ -25,6 +25,7 @@ from scipy.stats import ks_2samp
 from privalign.aligner import Performance
 from privalign.ledger import Ledger, Role
 from privalign.mechanisms.privbon import PrivBoN
+from privalign.secret import make_installation_key
 
 HERE = Path(__file__).parent
 PLANTED = 0.7390851332151607  # what every candidate scores in slow_upstream.py
@@ -78,6 +79,7 @@ def test_no_reward_is_emitted_under_load(
 ) -> None:
     """Every tenth scoring fails with an error text that embeds the reward; clients are wrong, leave, and come again."""
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     file = tmp_path / "privalign.toml"
     file.write_text(DEPLOYMENT.replace("PORT", port))
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")

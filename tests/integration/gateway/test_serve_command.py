@@ -20,6 +20,7 @@ from privalign.ledger import Ledger, Role
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()", "serve"]
@@ -62,6 +63,7 @@ mechanism = { kind = "privitp", n = 4, n2 = 4, beta = 0.05, sigma_x = 0.5, sigma
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     features = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
     pairs = [PreferencePair("hello", "a", "b")] * 20
     head = fit_head(pairs, features, regularisation=40.0, relation=Relation.REPLACE, range=RewardRange(0.0, 1.0), records_per_person=1)

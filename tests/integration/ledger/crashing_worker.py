@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from privalign.events import GumbelMax
-from privalign.ledger import IdempotencyKey, Ledger, Reservation
+from privalign.ledger import IdempotencyKey, Ledger, Reservation, anchors
+from privalign.ledger.anchors import Anchors
 from privalign.ledger.database import Database
 from privalign.ledger.transaction import Transaction
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -57,6 +58,8 @@ def main(url: str, point: str) -> None:
     Transaction.change = killer.wrap("change", Transaction.change)  # type: ignore[method-assign]
     Transaction.rows = killer.wrap("rows", Transaction.rows)  # type: ignore[method-assign]
     Transaction.commit = killer.wrap("commit", Transaction.commit)  # type: ignore[method-assign]
+    Anchors.write = killer.wrap("anchor", Anchors.write)  # type: ignore[method-assign]
+    anchors._replace = killer.wrap("replace", anchors._replace)
     for request in range(10_000):
         key = f"{os.getpid()}-{request}"
         reservation = ledger.reserve("prefs", [EVENT], idempotency=IdempotencyKey("test", key, "body"))

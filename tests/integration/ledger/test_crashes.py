@@ -1,4 +1,4 @@
-"""SIGKILL at every statement of reserve and settle, before and after every commit, and at random moments.
+"""SIGKILL at every statement of reserve and settle, before and after every commit and anchor, and at random moments.
 
 A subprocess reserves, settles and then prints what it released. Afterwards the chain must verify without any repair,
 and every released answer must be covered by a journalled debit.
@@ -47,6 +47,11 @@ POINTS = [
     "commit:after:5",
     "commit:before:6",
     "commit:after:6",
+    "anchor:before:5",
+    "anchor:after:6",
+    "replace:before:5",
+    "replace:after:6",
+    "replace:after:7",
 ]
 
 

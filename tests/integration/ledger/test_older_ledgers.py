@@ -6,10 +6,9 @@ of one key, a voided and an open one and a raise; `Second` with other terms and 
 
 from __future__ import annotations
 
-import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from privalign.accounting.rules import Basic, Renyi
@@ -18,24 +17,19 @@ from privalign.events import GumbelMax
 from privalign.ledger import IdempotencyKey, Ledger, Replay, Reservation
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
 
-DUMPS = Path(__file__).parents[2] / "fixtures" / "ledgers"
 EVENT = GumbelMax(Sensitivity.of_range(RewardRange(0.0, 1.0)), 10.0, 16)
 
 
-def restore(url: str, version: str) -> None:
-    """Puts the dump of an earlier version where a ledger will be opened."""
-    if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-            connection.executescript((DUMPS / f"{version}.sqlite.sql").read_text())
-        connection.close()
-        return
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute((DUMPS / f"{version}.postgresql.sql").read_text())
-
-
 @pytest.fixture(params=["0001", "0002"])
-def older(request: pytest.FixtureRequest, ledger_url: str) -> str:
-    restore(ledger_url, request.param)
+def older(
+    request: pytest.FixtureRequest,
+    older_ledger: Callable[[str, str], None],
+    ledger_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    monkeypatch.setenv("PRIVALIGN_ANCHOR_FOLDER", str(tmp_path))  # each test restores the same ledgers anew
+    older_ledger(ledger_url, request.param)
     return ledger_url
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from privalign import cli
+from privalign.secret import make_installation_key
 
 PROMPTS = 12
 
@@ -49,6 +50,7 @@ def _installation_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """One for the whole session: workers of a Ray that tests share were started with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path_factory.mktemp("installation") / "secret"))
+        make_installation_key()
         yield
 
 

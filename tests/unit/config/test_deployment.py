@@ -21,6 +21,7 @@ from privalign.mechanisms.privitp import PrivITP
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Certificate, Relation, RewardRange
 from privalign.settings import MECHANISMS, TAKERS
 
@@ -70,8 +71,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path_factory.mktemp("key") / "secret"))
+    make_installation_key()
 
 
 def write(folder: Path, document: dict[str, Any]) -> Path:
@@ -105,7 +107,7 @@ def test_the_base_parses_and_reads_nothing_else(tmp_path: Path) -> None:
     assert document.accounts["prefs"].rule == Renyi.default(8.0, 1e-6)
     assert document.ledger_url == f"sqlite:///{tmp_path}/ledger.db"
     assert document.rewards["armo"].sensitivity.delta == 1.0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["privalign.toml"]  # neither ledger nor key was made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["privalign.toml"]  # no ledger was made
 
 
 @pytest.mark.parametrize("confirmed", ["true ", "false"])
@@ -230,9 +232,7 @@ def test_models_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_certificates_are_found_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privalign.secret import installation_key
-
-    made = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.1, reason="a test").signed(installation_key())
+    made = Certificate("declared", Relation.REPLACE, 1, RewardRange(0.0, 1.0), 0.1, reason="a test").signed(make_installation_key())
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "certificate.json").write_text(json.dumps(made.to_json()))
     monkeypatch.chdir(tmp_path)

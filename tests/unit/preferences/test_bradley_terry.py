@@ -21,6 +21,7 @@ from privalign.preferences.differences import Differences
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 FEATURES = CharacterCrosses((Cross(0.8, (Pick("answer", 0, 0),)), Cross(0.6, (Pick("prompt", 0, 0), Pick("answer", 0, -1)))), cells=13)
@@ -154,6 +155,7 @@ def test_nothing_computed_from_the_pairs_is_in_the_certificate() -> None:
 
 def test_saved_files_are_private_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     fit([PreferencePair("x", "a", "b")]).save(tmp_path / "head.json")
     saved = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
     assert saved == ["head.json", "head.safetensors"]
@@ -163,6 +165,7 @@ def test_saved_files_are_private_and_whole(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("taken", ["head.json", "head.safetensors"])
 def test_a_target_that_is_no_file_stops_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     (tmp_path / taken).mkdir()
     for attempt in (fit([PreferencePair("x", "a", "b")]).save, check_place):
         with pytest.raises(InvalidInput, match=f"out: .*{taken} is there and not a file"):
@@ -172,6 +175,7 @@ def test_a_target_that_is_no_file_stops_both_files(tmp_path: Path, monkeypatch: 
 
 def test_files_are_complete_before_the_first_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     renamed: list[str] = []
     rename = Path.replace
 

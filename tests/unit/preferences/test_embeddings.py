@@ -16,6 +16,7 @@ from privalign.preferences.embeddings import LlamaCppEmbeddings, TransformersEmb
 from privalign.preferences.features import feature_map
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 
@@ -96,6 +97,7 @@ def test_a_longer_text_is_refused_and_not_cut(model: str) -> None:
 @pytest.mark.parametrize("changed", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"])
 def test_a_head_is_bound_to_the_content_of_its_model(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+    make_installation_key()
     folder = tmp_path / "model"
     folder.mkdir()
     for file in Path(model).iterdir():

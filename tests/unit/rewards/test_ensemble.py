@@ -15,6 +15,7 @@ from privalign.errors import InvalidInput
 from privalign.preferences.persons import ShardBy
 from privalign.rewards.ensemble import EnsembleReward, disjoint_shards
 from privalign.rewards.function import FunctionReward
+from privalign.rewards.recorded import RecordedReward
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 from privalign.types import Candidate, Request
 
@@ -33,6 +34,16 @@ def mean(members: Sequence[FunctionReward], count: int) -> list[float]:
 
 def shards(count: int, sharding: ShardBy, relation: Relation, k: int = 1, of: Sensitivity = WHOLE) -> Sensitivity:
     return disjoint_shards([of] * count, sharding=sharding, relation=relation, records_per_person=k, reason="audited")
+
+
+def test_an_ensemble_scores_here_where_all_of_its_members_do() -> None:
+    class Here(RecordedReward):
+        in_process = True
+
+    there, here = RecordedReward("there", [], WHOLE), Here("here", [], WHOLE)
+    assert not EnsembleReward([here, there], WHOLE, name="e").in_process
+    assert not EnsembleReward([there, there], WHOLE, name="e").in_process
+    assert EnsembleReward([here, here], WHOLE, name="e").in_process
 
 
 def test_members_are_clipped_before_the_mean() -> None:

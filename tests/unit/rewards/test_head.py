@@ -15,7 +15,7 @@ from privalign.preferences.bradley_terry import Head, fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair
 from privalign.rewards.head import HeadReward
-from privalign.secret import installation_key
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
 
 FEATURES = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
@@ -24,6 +24,7 @@ FEATURES = CharacterCrosses((Cross(1.0, (Pick("answer", 0, 0),)),), cells=31)
 @pytest.fixture
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "key" / "secret"))
+    make_installation_key()
     pairs = [PreferencePair("x", "a", "b")] * 20
     return fit_head(pairs, FEATURES, regularisation=1.0, relation=Relation.FLIP, range=RewardRange(-1.0, 1.0))
 
@@ -77,7 +78,7 @@ def test_another_installation_is_refused(path: Path, tmp_path: Path, monkeypatch
     with pytest.raises(InvalidFile, match="no installation key"):  # and none is made: a new one fits nothing
         HeadReward.load(path)
     assert not (tmp_path / "other").exists()
-    installation_key()
+    make_installation_key()
     with pytest.raises(InvalidFile, match="signature"):
         HeadReward.load(path)
 

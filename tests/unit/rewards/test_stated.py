@@ -11,7 +11,7 @@ import pytest
 
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.rewards.stated import certified_sensitivity, declared_sensitivity
-from privalign.secret import installation_key
+from privalign.secret import make_installation_key
 from privalign.sensitivity import Certificate, Relation, RewardRange
 
 RANGE = RewardRange(0.0, 2.0)
@@ -21,7 +21,7 @@ PAID = {"epsilon": 1.0, "delta": 1e-6, "account": "prefs", "scale": 0.5}
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
-    certificate = Certificate("ensemble", Relation.FLIP, 2, RANGE, 0.25, shards=8).signed(installation_key())
+    certificate = Certificate("ensemble", Relation.FLIP, 2, RANGE, 0.25, shards=8).signed(make_installation_key())
     (tmp_path / "ensemble.json").write_text(json.dumps(certificate.to_json()))
     return tmp_path / "ensemble.json"
 
@@ -43,14 +43,14 @@ def test_a_certificate_states_delta_for_its_own_range(path: Path) -> None:
     ],
 )
 def test_a_certificate_of_weights_is_refused_for_any_other_model(path: Path, change: dict[str, Any]) -> None:
-    certificate = replace(Certificate("ensemble", Relation.FLIP, 2, RANGE, 0.25, shards=8), **change).signed(installation_key())
+    certificate = replace(Certificate("ensemble", Relation.FLIP, 2, RANGE, 0.25, shards=8), **change).signed(make_installation_key())
     path.write_text(json.dumps(certificate.to_json()))
     with pytest.raises(InvalidInput, match='kind "head"'):
         certified_sensitivity(path, RANGE)
 
 
 def test_a_declared_certificate_states_delta(path: Path) -> None:
-    certificate = Certificate("declared", Relation.FLIP, 2, RANGE, 0.25, reason="audited").signed(installation_key())
+    certificate = Certificate("declared", Relation.FLIP, 2, RANGE, 0.25, reason="audited").signed(make_installation_key())
     path.write_text(json.dumps(certificate.to_json()))
     stated = certified_sensitivity(path, RANGE)
     assert (stated.delta, stated.source, stated.reason) == (0.25, "declared", "audited")

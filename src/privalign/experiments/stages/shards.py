@@ -234,7 +234,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _write(target: Path, content: bytes) -> None:
     fresh = target.parent / f".{target.name}.tmp"  # the lock keeps others from the same name
     try:
-        with fresh.open("wb") as file:
+        with open(fresh, "wb", opener=_private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -242,6 +242,11 @@ def _write(target: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
+
+
+def _private(path: str, flags: int) -> int:
+    """Scores are for their user alone, whatever the umask."""
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from privalign.ledger import Entry, KeyRefused, Ledger, LedgerFailed, Role, Unkn
 _LOG = logging.getLogger(__name__)
 _READ = ["GET", "HEAD"]
 _EVERY = [*_READ, "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-KINDS = ("create", "reserve", "settle", "void", "expire", "raise")
+KINDS = ("create", "reserve", "settle", "void", "expire", "raise", "move")
 ROWS_ON_A_PAGE = 50
 LATEST = 8  # rows of the journal on an account's own page
 MOST_FORM_BYTES = 2048

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select
 
-HEAD = "0003"
+HEAD = "0004"
 VERSION_TABLE = "ledger_version"
 _VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num", Text, primary_key=True))
 

@@ -551,7 +551,7 @@ def test_clients_that_leave_say_nothing_about_the_scorer(ledger: Ledger, monkeyp
     reward.answer = lambda count: np.full(count, PLANTED)
     aligner.answer_blocking(REQUEST)
     assert reward.probes == 0
-    monkeypatch.setattr("privalign.aligner.LONG_FOR_SCORES", 0.0)
+    monkeypatch.setattr("privalign.aligner.query.LONG_FOR_SCORES", 0.0)
     asyncio.run(leave())
     reward.probe_fails, spent = True, ledger.account("prefs").debited
     with pytest.raises(BackendFailed, match="still away"):
@@ -584,7 +584,7 @@ def test_what_is_reserved_for_who_has_left_is_given_back_even_without_their_loop
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    monkeypatch.setattr("privalign.aligner._ledger_threads", lambda process: blocked)
+    monkeypatch.setattr("privalign.aligner.async_ledger.ledger_threads", lambda process: blocked)
     monkeypatch.setattr(ledger, "reserve", slowly)
     if not begun:
         blocked.submit(unlocked.wait, 30)  # the request waits for a thread behind others
