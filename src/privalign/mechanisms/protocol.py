@@ -76,9 +76,9 @@ def event_of(mechanism: Mechanism, sensitivity: Sensitivity) -> Event:
     """What one query about rewards of this sensitivity costs: `Free` for every mechanism where the rewards are public.
 
     A head that was itself released under differential privacy is paid for; whatever is computed from it is
-    post-processing.
+    post-processing, for the account that paid.
     """
-    return Free() if sensitivity.public else mechanism.event(sensitivity)
+    return Free(sensitivity.release) if sensitivity.public else mechanism.event(sensitivity)
 
 
 _FARTHEST = int(FARTHEST)
