@@ -119,12 +119,20 @@ def _floats(rewards: Sequence[Any]) -> list[float]:
         raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats")
     if kinds - _NUMBERS:
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
-    return [as_float(reward) for reward in rewards]
+    try:
+        return [as_float(reward) for reward in rewards]
+    except OverflowError:
+        raise InvalidRewards("the scorer returned a score that is not a finite number; refusing to select") from None
 
 
 def as_float(number: Any) -> float:
-    """A real number of Python or NumPy as a float; a whole number is cut to ±2^53, so that it is one."""
-    return float(min(max(int(number), -_FARTHEST), _FARTHEST) if isinstance(number, _WHOLE) else number)
+    """A real number of Python or NumPy as a float; a whole number is cut to ±2^53, so that it is one.
+
+    Raises:
+        OverflowError: a whole number that is beyond every float.
+    """
+    nearest = float(number)
+    return float(min(max(int(number), -_FARTHEST), _FARTHEST)) if isinstance(number, _WHOLE) else nearest
 
 
 def admit(rewards: Any, sensitivity: Sensitivity, least: int, most: int | None = None) -> Rewards:
