@@ -80,6 +80,7 @@ def test_delta_is_the_share_of_the_shards_that_one_person_touches(sharding: Shar
     assert stated.reason == f"8 disjoint shards by {sharding.value}: audited"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("sharding", list(ShardBy))
 @pytest.mark.parametrize("k", [1, 2, 3])
