@@ -201,7 +201,7 @@ class Mechanism:
         return PrivBoN(4, 0.3).event(sensitivity)
 
     def run(self, sensitivity: Sensitivity, noise: Any) -> Run:
-        rewards = admit((yield Draw(4, 4)), 4, sensitivity)
+        rewards = admit((yield Draw(4, 4)), sensitivity, 4)
         try:
             self._act(rewards)
             yield Draw(4, 4)
