@@ -35,6 +35,16 @@ def installation_key() -> bytes:
     return make_installation_key()
 
 
+def make_named_key() -> None:
+    """Makes the key that PRIVALIGN_SECRET_FILE names, where it is not there. Without the variable one is made on first use.
+
+    Raises:
+        InvalidFile: as `make_installation_key`.
+    """
+    if os.environ.get(VARIABLE):
+        make_installation_key()
+
+
 def make_installation_key() -> bytes:
     """The key, made with mode 0600 where there is none. Two processes that make it at once agree on one.
 

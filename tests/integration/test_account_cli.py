@@ -20,6 +20,7 @@ from privalign.secret import secret_path
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 
 Run = Callable[..., tuple[int, str, str]]
+LEDGER = "sqlite:///privalign.db"
 BUDGET = ("--epsilon", 8, "--delta", 1e-6)
 EVENT = GumbelMax(Sensitivity.of_range(RewardRange(0.0, 1.0)), 10.0, 16)
 ACCOUNT_KEYS = {
@@ -37,6 +38,7 @@ ACCOUNT_KEYS = {
     "also": list,
     "sum": dict,
     "spent": dict,
+    "spent_is": str,
     "remaining": dict,
     "queries": dict,
     "guarantee": str,
@@ -84,6 +86,12 @@ def test_create_show_and_list_are_one_document(document: Any) -> None:
     assert (made["name"], made["epsilon"], made["delta"]) == ("prefs", 8.0, 1e-6)
     assert made["queries"] == {"settled": 0, "open": 0, "refused": 0}
     assert set(made["raw"]) == {"units", "limit", "debited", "open"}
+
+
+def test_what_is_spent_is_said_to_be_no_odometer(document: Any, run: Run) -> None:
+    made = document("account", "create", "prefs", *BUDGET)
+    assert "no guarantee of its own" in made["spent_is"]
+    assert "promised the whole budget" in " ".join(run("account", "show", "prefs")[1].split())
 
 
 def test_the_defaults_of_the_contract(document: Any) -> None:
@@ -472,7 +480,7 @@ def test_a_key_from_its_making_to_its_end(document: Any, tmp_path: Path) -> None
 
 
 def test_an_officer_without_limits(document: Any, run: Run) -> None:
-    made = document("key", "create", "--role", "officer")
+    made = document("key", "create", "--ledger", LEDGER, "--role", "officer")
     assert (made["role"], made["models"], made["expires"], made["account"]) == ("officer", None, None, None)
     code, out, error = run("key", "list")
     assert (code, error) == (0, "")
@@ -510,6 +518,136 @@ def test_a_key_that_cannot_be_is_refused(document: Any, refused: Any, options: l
 
 
 def test_an_unknown_key_is_named(document: Any, refused: Any) -> None:
-    document("key", "create")
+    document("key", "create", "--ledger", LEDGER)
     assert "'nosuch'" in refused(2, "key", "revoke", "nosuch")
     assert "\x1b" not in refused(2, "key", "revoke", "\x1b[31m")
+
+
+# Which ledger
+
+DEPLOYMENT = """
+[ledger]
+url = "{url}"
+[accounts.prefs]
+epsilon = 8.0
+delta = 1e-6
+[accounts.other]
+epsilon = 8.0
+delta = 1e-6
+[models.aligned]
+account = "prefs"
+[models.second]
+account = "other"
+"""  # the rest is missing: where the ledger is does not depend on it
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A deployment file in another folder, with its ledger beside it."""
+    folder = tmp_path / "deployment"
+    folder.mkdir()
+    file = folder / "privalign.toml"
+    file.write_text(DEPLOYMENT.format(url="sqlite:///ledger.db"))
+    return file
+
+
+def test_the_ledger_of_a_deployment_file_is_found_from_any_folder(document: Any, refused: Any, tmp_path: Path, elsewhere: Path) -> None:
+    config = ("--config", elsewhere)
+    document("account", "create", "prefs", *BUDGET, *config)
+    assert sorted(path.name for path in elsewhere.parent.glob("*.db")) == ["ledger.db"]
+    key = document("key", "create", *config)["id"]
+    assert [each["id"] for each in document("key", "list", *config)["keys"]] == [key]
+    document("key", "revoke", key, *config)
+    for command in (["show", "prefs"], ["list"], ["journal", "prefs"], ["verify", "prefs"], ["export", "prefs"]):
+        document("account", *command, *config)
+    document("account", "raise", "prefs", "--epsilon", 9, "--reason", "r", *config)
+    assert "nothing was changed" in refused(2, "ledger", "moved", *config)
+    assert list(tmp_path.glob("*.db")) == []
+    assert "nosuch.toml" in refused(2, "account", "list", "--config", "nosuch.toml")
+
+
+@pytest.mark.parametrize("kind", ["env", "file"])
+def test_the_url_may_stand_elsewhere(document: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It may hold a password, which neither a deployment file nor a command line may."""
+    monkeypatch.setenv("LEDGER_URL", "sqlite:///secret.db")
+    (tmp_path / "url").write_text("sqlite:///secret.db\n")
+    reference = {"env": "env:LEDGER_URL", "file": f"file:{tmp_path / 'url'}"}[kind]
+    document("account", "create", "prefs", *BUDGET, "--ledger", reference)
+    assert (tmp_path / "secret.db").exists()
+    (tmp_path / "file.toml").write_text(DEPLOYMENT.format(url=reference))
+    for option in (("--ledger", reference), ("--config", "file.toml")):
+        assert document("account", "show", "prefs", *option)["name"] == "prefs"
+        document("key", "create", *option)
+    assert "LEDGER_NONE" in refused(2, "account", "list", "--ledger", "env:LEDGER_NONE")
+
+
+def test_a_key_makes_no_ledger_in_a_folder_that_nobody_named(document: Any, refused: Any, tmp_path: Path, run: Run) -> None:
+    assert "--ledger: privalign.db does not exist" in refused(2, "key", "create")
+    assert list(tmp_path.iterdir()) == []
+    run("init")
+    document("key", "create")  # beside its deployment file
+    assert (tmp_path / "privalign.db").exists()
+
+
+def test_a_model_that_is_not_served_gets_no_key(
+    document: Any, refused: Any, run: Run, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ("--config", elsewhere)
+    document("account", "create", "prefs", *BUDGET, *config)
+    error = refused(2, "key", "create", "--models", "alinged", *config)
+    assert f"--models: 'alinged' is not a model of {elsewhere}; known are aligned, second" in error
+    share = ("--account", "prefs", "--share", 0.5)
+    assert "'second' is paid by account other" in refused(2, "key", "create", "--models", "aligned,second", *share, *config)
+    assert document("key", "create", "--models", "aligned,second", *config)["models"] == ["aligned", "second"]
+    monkeypatch.chdir(elsewhere.parent)
+    code, _, error = run("key", "create", "--models", "alinged", "--ledger", "sqlite:///ledger.db")
+    assert code == 0
+    assert error == "privalign: warning: 'alinged' is not a model of privalign.toml; known are aligned, second\n"
+
+
+def test_a_key_with_a_share_shows_whose_models_it_may_ask(document: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    document("account", "create", "prefs", *BUDGET)
+    assert "those of account prefs" in run("key", "create", "--account", "prefs", "--share", 0.5)[1]
+    assert "those of account prefs" in " ".join(run("key", "list")[1].split())
+    assert document("key", "list")["keys"][0]["models"] is None
+
+
+# In words
+
+
+def test_the_journal_in_words_says_who_and_what_and_how_much(document: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    document("account", "create", "prefs", *BUDGET)
+    key = document("key", "create")["id"]
+    ledger = Ledger(LEDGER)
+    for model in ("aligned", "second"):
+        reservation = ledger.reserve("prefs", [EVENT], api_key=key, model=model)
+        assert isinstance(reservation, Reservation)
+        ledger.settle(reservation, [EVENT])
+    rule = ledger.account("prefs").rule
+    code, out, _ = run("account", "journal", "prefs")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["row", "time", "kind", "of", "queries", "key", "model", "ε", "spent", "hash"]
+    assert (key in lines[3], "second" in lines[5]) == (True, True)
+    assert repr(rule.spent(rule.charge(EVENT) * 2)[0]) in lines[5]
+    later = run("account", "journal", "prefs", "--after", 4)[1].splitlines()
+    assert later[1].split() == lines[5].split()  # the ε of the whole journal, not of the rows that are shown
+
+
+def test_a_raise_says_that_the_deployment_file_must_follow(document: Any, run: Run) -> None:
+    document("account", "create", "prefs", *BUDGET)
+    out = run("account", "raise", "prefs", "--epsilon", 9, "--reason", "r")[1]
+    assert "Now write epsilon = 9.0 under [accounts.prefs] of every deployment file" in " ".join(out.split())
+
+
+def test_what_is_left_of_delta_does_not_read_as_exhausted(document: Any, run: Run) -> None:
+    document("account", "create", "prefs", *BUDGET)
+    document("account", "create", "other", *BUDGET, "--rule", "basic")
+    assert "spends its δ once" not in run("account", "show", "prefs")[1]
+    for name in ("prefs", "other"):
+        spend(1, name)
+    assert "0.0: rule renyi spends its δ once, with the first answer" in " ".join(run("account", "show", "prefs")[1].split())
+    assert "spends its δ once" not in run("account", "show", "other")[1]
+    assert document("account", "show", "prefs")["remaining"]["delta"] == 0.0

@@ -337,12 +337,13 @@ def test_a_certificate_that_does_not_fit_the_account_is_refused(
 WORKER = (
     "import sys, time\n"
     "from privalign.cli import charged, main\n"
+    "from privalign.rewards.recorded import RecordedReward\n"
     "charged.LEASE = 1.0\n"
-    "inner = charged.RecordedReward.score\n"
+    "inner = RecordedReward.score\n"
     "async def slow(self, request, candidates):\n"
     "    time.sleep(0.03)\n"
     "    return await inner(self, request, candidates)\n"
-    "charged.RecordedReward.score = slow\n"
+    "RecordedReward.score = slow\n"
     "main()\n"
 )
 

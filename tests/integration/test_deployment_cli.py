@@ -597,3 +597,20 @@ def test_postgresql(document: Any, postgresql_url: str) -> None:
     assert document("ask", "hello")["remaining"]["epsilon"] < 8.0
     assert document("config", "check", config)["accounts_to_create"] == []
     assert prefs(postgresql_url).settled_queries == 1
+
+
+def test_commands_that_sign_refuse_a_key_that_is_not_there(
+    run: Run, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip in the variable made a second installation, silently; `init` and `key create` make the one that is named."""
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "slip"))
+    (tmp_path / "prefs.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n' * 5)
+    fit = ("reward", "fit", "prefs.jsonl", "--lambda", 1000, "--out", "head.json")
+    assert "slip: no installation key, and PRIVALIGN_SECRET_FILE says that it is there" in refused(2, *fit)
+    assert not (tmp_path / "slip").exists()
+    assert run("init")[0] == 0
+    assert (tmp_path / "slip").stat().st_mode & 0o777 == 0o600
+    assert run(*fit)[0] == 0
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "second"))
+    assert run("key", "create", "--ledger", "sqlite:///keys.db")[0] == 0
+    assert (tmp_path / "second").exists()

@@ -297,8 +297,8 @@ main()
 @pytest.mark.parametrize(
     ("place", "left"),
     [
-        ("privalign.cli.paid - _keep before", 0),
-        ("privalign.cli.paid - _keep after", 1),  # drawn, not paid
+        ("privalign.cli.payment - _keep before", 0),
+        ("privalign.cli.payment - _keep after", 1),  # drawn, not paid
         ("privalign.ledger Ledger reserve after", 1),  # debited, not settled
         ("privalign.ledger Ledger settle after", 1),  # paid, nothing written
         ("privalign.preferences.bradley_terry Head save after", 1),  # written, the draw still there
@@ -346,7 +346,7 @@ def test_a_release_run_again_is_free_and_the_same(run: Run, prefs: Path, tmp_pat
 def test_a_damaged_draw_is_not_paid(run: Run, prefs: Path, tmp_path: Path) -> None:
     assert run("account", "create", "prefs", "--epsilon", 1.5, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)[0] == 0
     command = ["reward", "fit", prefs, "--features", SMALL, "--out", "head.json", "--workers", 1, *RELEASE]
-    place = "privalign.cli.paid - _keep after"
+    place = "privalign.cli.payment - _keep after"
     subprocess.run([sys.executable, "-c", KILLED, place, *map(str, command)], capture_output=True, check=False)
     (draft,) = tmp_path.glob(".*.draft")
     draft.write_bytes(draft.read_bytes()[:-8])
@@ -476,108 +476,3 @@ def test_an_interrupted_run_leaves_nothing_and_starts_again(run: Run, tmp_path: 
     assert not list(tmp_path.glob("*head*"))
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert fit(run, tmp_path / "p.jsonl.gz", "--lambda", 10)["kind"] == "head"
-
-
-def test_a_public_range_holds_the_asked_share(run: Run) -> None:
-    responses = [{"text": str(number), "is_correct": 0, "proxy_reward": number / 100} for number in range(101)]
-    Path("scored.jsonl").write_text(json.dumps({"prompt": "p", "gt_answer": "", "responses": responses}))
-    code, out, error = run("reward", "range", "scored.jsonl", "--coverage", 0.9, "--json")
-    assert (code, error) == (0, "")
-    facts = json.loads(out)
-    assert facts["range"] == pytest.approx([0.05, 0.95])
-    assert 0.05 * facts["scale"] + facts["offset"] == pytest.approx(0)
-    assert 0.95 * facts["scale"] + facts["offset"] == pytest.approx(1)
-    refused(run, "reward", "range", "scored.jsonl", "--coverage", 0, says="--coverage: 0 is not")
-    refused(run, "reward", "range", "none.jsonl", says="none.jsonl")
-
-
-CONFIG = """\
-# ours
-[accounts.prefs]   # one
-epsilon = 8.0
-delta = 1e-6
-
-[rewards.other]
-kind = "tei-rerank"
-base_url = "http://127.0.0.1:9"
-model = "m"
-range = [0.0, 5.0]  # of other
-
-[rewards.armo]  # the range comes from `reward range`
-kind = "tei-rerank"
-base_url = "http://127.0.0.1:9"
-model = "m"
-# range = [0.0, 1.0]
-
-[policies.local]
-independent_of_accounts = true
-kind = "recorded"
-file = "candidates.jsonl"
-"""
-STORE = ("reward", "range", "scored.jsonl", "--coverage", 0.9, "--config", "p.toml", "--name", "armo")
-
-
-@pytest.fixture
-def scored(run: Run) -> None:
-    responses = [{"text": str(number), "is_correct": 0, "proxy_reward": number / 100} for number in range(101)]
-    Path("scored.jsonl").write_text(json.dumps({"prompt": "p", "gt_answer": "", "responses": responses}))
-    Path("candidates.jsonl").write_text(json.dumps({"prompt": "p", "responses": responses}) + "\n")
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_a_public_range_is_stored_and_nothing_else_changes(run: Run, scored: None, newline: str) -> None:
-    from privalign.config import load as load_deployment
-
-    file = Path("p.toml")
-    file.write_bytes(CONFIG.replace("\n", newline).encode())
-    file.chmod(0o640)
-    code, out, error = run(*STORE, "--json")
-    assert (code, error) == (0, "")
-    facts = json.loads(out)
-    text = file.read_bytes().decode()
-    lines = [f"range = [0.0, 1.0]{newline}", f"scale = {facts['scale']!r}{newline}", f"offset = {facts['offset']!r}{newline}"]
-    assert all(text.count(line) == 1 for line in lines[1:])
-    for line in lines:
-        text = text.replace("`" + newline + line, "`" + newline)
-    assert text == CONFIG.replace("\n", newline)
-    assert file.stat().st_mode & 0o777 == 0o640
-    sensitivity = load_deployment(file).rewards["armo"].sensitivity
-    assert (sensitivity.delta, sensitivity.width) == (1.0, 1.0)
-    before = file.read_bytes()
-    assert run(*STORE)[0] == 0  # the same again changes nothing
-    assert file.read_bytes() == before
-    Path("scored.jsonl").write_text(Path("scored.jsonl").read_text().replace("0.5}", "7.5}"))
-    refused(run, *STORE[:3], "--coverage", 1, *STORE[5:], says="[rewards.armo]: has another offset already; give --replace")
-    assert file.read_bytes() == before
-    assert run(*STORE[:3], "--coverage", 1, *STORE[5:], "--replace")[0] == 0
-    assert file.read_bytes().decode() == before.decode().replace(lines[1], f"scale = {1 / 7.5!r}{newline}").replace(
-        lines[2], f"offset = -0.0{newline}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("[rewards.armo]", "[rewards.arno]", "[rewards.armo]: no such table"),
-        ("# range = [0.0, 1.0]\n", "range = [-3.0, 3.0]\n", "[rewards.armo]: has another range already"),
-        ("# ours", "rewards.armo = 1\n# ours", "p.toml: not TOML"),
-        ("# ours", "[[", "p.toml: not TOML"),
-        ('"m"\n# range', '"m"\ntimeoutt = 3\n# range', "p.toml is left as it was: p.toml: [rewards.armo] timeoutt"),
-        ("range = [0.0, 5.0]", "", "p.toml is left as it was: p.toml: [rewards.other] range: missing"),
-        ('kind = "tei-rerank"\nbase_url = "http://127.0.0.1:9"\nmodel = "m"\n# range', 'kind = "head"\n# range', "is of kind 'head'"),
-        ("[rewards.armo]", '[rewards."arm\\u006f"]', "cannot be edited here; write by hand: range = [0.0, 1.0], scale = "),
-        ("# range = [0.0, 1.0]", '"scale" = 2.0', "[rewards.armo]: has another scale already"),
-    ],
-)
-def test_a_range_that_cannot_be_stored_leaves_the_file_alone(run: Run, scored: None, old: str, new: str, says: str) -> None:
-    assert old in CONFIG
-    Path("p.toml").write_text(CONFIG.replace(old, new, 1))
-    before = Path("p.toml").read_bytes()
-    refused(run, *STORE, says=says)
-    assert Path("p.toml").read_bytes() == before
-
-
-def test_where_to_store_is_named_in_full(run: Run, scored: None) -> None:
-    for options in (("--config", "p.toml"), ("--name", "armo"), ("--replace",)):
-        refused(run, "reward", "range", "scored.jsonl", *options, says="--config: it and --name belong together")
-    refused(run, *STORE, says="p.toml: cannot be read")

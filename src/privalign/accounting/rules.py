@@ -37,6 +37,10 @@ from privalign.intervals import shown, upper
 
 COST_UNIT = Fraction(1, 10**12)  # of ε, ρ and Rényi divergence
 DELTA_UNIT = Fraction(1, 10**18)
+SPENT = (  # a filter promises its whole budget; "spent at the moment when …" would be an odometer, which it is not
+    "what was debited so far, and no guarantee of its own: who stops at a moment that the answers had a part in choosing is promised the "
+    "whole budget, not what was spent by then"
+)
 MOST_UNITS = 2**62  # what a database integer holds, with room for one addition
 
 

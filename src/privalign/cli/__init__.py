@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privalign.cli import account, demo, deployment, evaluate, key, ledger, price, report, reward, select, serve, simulate, stages, studies
+from privalign.cli.declared import declare
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(reward.app, name="reward")
+declare(app)
 
 INTERRUPTED, UNREAD = 130, 141
 

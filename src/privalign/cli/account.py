@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, account_document, open_ledger
+from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger, remaining_delta
 from privalign.cli.output import print_facts, print_json, print_table, replacing
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
     from privalign.events import Event
+    from privalign.ledger import Account, Entry
 
 app = typer.Typer(help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -61,7 +63,8 @@ def create(
         typer.Option("--for-model", help="The same for a model of a deployment file.  [required with --config]", show_default=False),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Deployment file.  [required with --for-model]", metavar="FILE", show_default=False)
+        Path | None,
+        typer.Option("--config", help="Deployment file, for its ledger.  [required with --for-model]", metavar="FILE", show_default=False),
     ] = None,
     n: options.N = None,
     n2: options.N2 = None,
@@ -73,7 +76,7 @@ def create(
     sigma_x: options.SigmaX = None,
     sigma_z: options.SigmaZ = None,
     tail: options.Tail = None,
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
     json: options.Json = False,
 ) -> None:
     """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
@@ -97,8 +100,8 @@ def create(
         raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
     if mechanism is not None and for_model is not None:
         raise InvalidInput("--for-model", "give either it or --mechanism, not both")
-    if (for_model is None) != (config is None):
-        raise InvalidInput("--for-model", "it and --config belong together; give both")
+    if for_model is not None and config is None:
+        raise InvalidInput("--config", "missing; it has the model that --for-model names")
     for given, value in (("--mechanism", mechanism), ("--for-model", for_model)):
         if value is not None and (order is not None or rule != "renyi"):
             raise InvalidInput(given, "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
@@ -120,16 +123,16 @@ def create(
     if event is not None:
         made.charge(event)  # refuses what no account can pay for
     with named(("dataset", "also")):
-        account = open_ledger(ledger, must_exist=False).create_account(
+        account = open_ledger(ledger_url(ledger, config), must_exist=False).create_account(
             name, made, relation=neighbours, records_per_person=records_per_person, dataset=dataset, also=also or ()
         )
-    _show(account_document(account), json)
+    _show_account(account, json)
 
 
 @app.command("list")
-def list_accounts(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+def list_accounts(ledger: OwnLedger = None, config: LedgerOfConfig = None, json: options.Json = False) -> None:
     """All accounts, with what is spent and what remains."""
-    documents = [account_document(account) for account in open_ledger(ledger).accounts()]
+    documents = [account_document(account) for account in open_ledger(ledger_url(ledger, config)).accounts()]
     if json:
         print_json({"accounts": documents})
         return
@@ -143,22 +146,24 @@ def list_accounts(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = Fa
 
 
 @app.command()
-def show(name: Name, ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+def show(name: Name, ledger: OwnLedger = None, config: LedgerOfConfig = None, json: options.Json = False) -> None:
     """One account: guarantee, spent, remaining, raw counters."""
-    _show(account_document(open_ledger(ledger).account(name)), json)
+    _show_account(open_ledger(ledger_url(ledger, config)).account(name), json)
 
 
 @app.command()
 def journal(
     name: Name,
     after: Annotated[int, typer.Option("--after", help="Only rows after this number.", min=0)] = 0,
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: LedgerOfConfig = None,
     json: options.Json = False,
 ) -> None:
     """The append-only journal of an account, oldest first."""
     import dataclasses
 
-    entries = open_ledger(ledger).journal(name, after=after)
+    opened = open_ledger(ledger_url(ledger, config))
+    account, entries = opened.account(name), opened.journal(name, after=after if json else 0)
     if json:
         rows = [
             {
@@ -175,21 +180,7 @@ def journal(
         ]
         print_json({"account": name, "entries": rows})
         return
-    print_table(
-        ("row", "time", "kind", "of", "queries", "raw units", "hash"),
-        (
-            (
-                entry.seq,
-                f"{entry.time:%Y-%m-%d %H:%M:%S}",
-                entry.kind,
-                entry.reservation or "",
-                f"{entry.queries:+d}" if entry.queries else "",
-                " ".join(f"{counter} {value:+d}" for counter, value in dataclasses.asdict(entry.debit).items() if value),
-                entry.hash[:12],
-            )
-            for entry in entries
-        ),
-    )
+    print_table(("row", "time", "kind", "of", "queries", "key", "model", "ε spent", "hash"), _in_words(account, entries, after))
 
 
 @app.command()
@@ -198,11 +189,12 @@ def verify(
     expect_head: Annotated[
         str | None, typer.Option("--expect-head", help="A head that was written down elsewhere.", metavar="HASH", show_default=False)
     ] = None,
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: LedgerOfConfig = None,
     json: options.Json = False,
 ) -> None:
     """Re-adds the journal and checks its hash chain; exit 5 says which row is wrong. Write the printed head down elsewhere."""
-    checked = open_ledger(ledger).verify(name, expect_head=expect_head)
+    checked = open_ledger(ledger_url(ledger, config)).verify(name, expect_head=expect_head)
     spent = {"epsilon": checked.spent[0], "delta": checked.spent[1]}
     facts = {"account": checked.account, "verified": True, "rows": checked.length, "head": checked.head, "spent": spent}
     facts["anchored"] = checked.anchored
@@ -214,22 +206,29 @@ def raise_budget(
     name: Name,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The new ε, above the present one.", show_default=False)],
     reason: Annotated[str, typer.Option("--reason", help="Kept in the journal and shown ever after.", show_default=False)],
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: LedgerOfConfig = None,
     json: options.Json = False,
 ) -> None:
     """Raises ε. After answers were seen, the guarantee rests on the word that the raise did not depend on them."""
-    _show(account_document(open_ledger(ledger).raise_budget(name, epsilon, reason)), json)
+    raised = open_ledger(ledger_url(ledger, config)).raise_budget(name, epsilon, reason)
+    _show_account(raised, json)
+    if not json:
+        typer.echo(
+            f"\nNow write epsilon = {raised.rule.epsilon!r} under [accounts.{name}] of every deployment file: the old value is refused."
+        )
 
 
 @app.command()
 def export(
     name: Name,
     out: Annotated[Path | None, typer.Option("--out", help="Write there instead of to stdout.", metavar="FILE", show_default=False)] = None,
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: LedgerOfConfig = None,
     json: options.Json = False,
 ) -> None:
     """The account and its whole journal as JSON lines, with hashes: for auditors and backups. `--json` counts or wraps them."""
-    lines = open_ledger(ledger).export(name)
+    lines = open_ledger(ledger_url(ledger, config)).export(name)
     if out is None:
         if json:
             print_json({"account": name, "lines": list(lines)})
@@ -256,6 +255,30 @@ def _event_of_model(config: Path, name: str) -> Event:
     with spelled(lambda _: "--for-model"):
         spec = deployment.model(name)
     return event_of(spec.mechanism, deployment.rewards[spec.reward].sensitivity)
+
+
+def _in_words(account: Account, entries: Iterable[Entry], after: int) -> Iterator[tuple[object, ...]]:
+    """Rows for people, those after `after`: whose and of which model, and the ε that everything debited up to there converts to."""
+    from privalign.accounting.rules import Debit
+
+    debited, whose = Debit(), dict[int | None, tuple[object, object]]()
+    for entry in entries:
+        debited += entry.debit
+        if entry.kind == "reserve":
+            whose[entry.seq] = entry.note.get("api_key", ""), entry.note.get("model", "")
+        if entry.seq > after:
+            key, model = whose.get(entry.seq if entry.reservation is None else entry.reservation, ("", ""))
+            queries, spent = f"{entry.queries:+d}" if entry.queries else "", account.rule.spent(debited)[0]
+            time = f"{entry.time:%Y-%m-%d %H:%M:%S}"
+            yield entry.seq, time, entry.kind, entry.reservation or "", queries, key, model, spent, entry.hash[:12]
+        whose.pop(entry.reservation, None)
+
+
+def _show_account(account: Account, json: bool) -> None:
+    facts = account_document(account)
+    if not json:
+        facts["remaining"] |= {"delta": remaining_delta(account)}
+    _show(facts, json)
 
 
 def _show(facts: dict[str, Any], json: bool) -> None:

@@ -14,12 +14,13 @@ from privalign.aligner import Aligner, Performance, ServedModel
 from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
 from privalign.ledger import IdempotencyKey, Ledger
 from privalign.mechanisms.protocol import event_of
-from privalign.policies.recorded import DrawOrder, Pool, RecordedPolicy
-from privalign.rewards.recorded import RecordedReward
+from privalign.policies.recorded import DrawOrder, RecordedPolicy, RecordedTexts
+from privalign.rewards.provenance import digest_of
 from privalign.secret import installation_key
 from privalign.types import Release, Request
 
 if TYPE_CHECKING:
+    from privalign.cli.scores import Scores
     from privalign.mechanisms.protocol import Mechanism
     from privalign.randomness import Randomness
     from privalign.sensitivity import Sensitivity
@@ -35,6 +36,7 @@ class ChargedRun:
     candidates are drawn follows from that key, so that a replayed index means the same candidate.
 
     Args:
+        scores: of the candidates; asked for only once the account has been debited.
         settings: every public setting that changes what is released, as a JSON-able mapping.
 
     Raises:
@@ -46,6 +48,7 @@ class ChargedRun:
         ledger: Ledger,
         account: str,
         file: Path,
+        scores: Scores,
         mechanism: Mechanism,
         sensitivity: Sensitivity,
         noise: Randomness,
@@ -54,13 +57,15 @@ class ChargedRun:
         settings: dict[str, Any],
     ) -> None:
         self.account = account
-        self._ledger = ledger
+        self._ledger, self._scores = ledger, scores
         self._mechanism, self._sensitivity, self._noise = mechanism, sensitivity, noise
         self._order, self._delta = order, delta
-        ledger.account(account).rule.charge(event_of(mechanism, sensitivity))  # refuses what no account can pay for
-        self._before = ledger.account(account).spent
+        found = ledger.account(account)
+        found.rule.charge(event_of(mechanism, sensitivity))  # refuses what no account can pay for
+        self._before = found.spent
+        self.neighbours = {"relation": found.relation.value, "records_per_person": found.records_per_person}  # that it promises about
         body = json.dumps(settings, sort_keys=True, default=str).encode()
-        self._key = hmac.digest(installation_key(), hashlib.sha256(_digest(file) + body).digest(), "sha256")
+        self._key = hmac.digest(installation_key(), hashlib.sha256(digest_of(file) + body).digest(), "sha256")
         self._line = 0
         self._runner = asyncio.Runner()
         self.exhausted: BudgetExhausted | None = None
@@ -69,7 +74,7 @@ class ChargedRun:
         """Ends the event loop."""
         self._runner.close()
 
-    def release(self, pool: Pool) -> tuple[Release, int] | None:
+    def release(self, pool: RecordedTexts) -> tuple[Release, int] | None:
         """The release for the next line and its position in the file's responses; None once the budget is exhausted."""
         self._line += 1
         if self.exhausted is not None:
@@ -79,7 +84,7 @@ class ChargedRun:
         model = ServedModel(
             name="select",
             policy=RecordedPolicy("recorded", [pool.texts[position] for position in positions]),
-            reward=RecordedReward("recorded", [pool.rewards[position] for position in positions], self._sensitivity),
+            reward=self._scores.reward(pool, positions, self._sensitivity),
             mechanism=self._mechanism,
             account=self.account,
             delta=self._delta,
@@ -102,8 +107,3 @@ class ChargedRun:
         """What the account's (ε, δ) rose by since this run began, queries of others included."""
         epsilon, delta = self._ledger.account(self.account).spent
         return {"epsilon": max(0.0, epsilon - self._before[0]), "delta": max(0.0, delta - self._before[1])}
-
-
-def _digest(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").digest()

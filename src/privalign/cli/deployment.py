@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
+from privalign.cli.ledgers import remaining_delta
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
 
@@ -54,7 +55,7 @@ parameters = {{ max_tokens = 64, temperature = 1.0 }}
 [rewards.learned]
 kind = "head"                             # vllm-classify | vllm-score | vllm-pooling | sglang | tei | tei-rerank |
 certificate = "head.json"                 # transformers | head | ensemble
-# served rewards: base_url, model, range = [0.0, 1.0] and
+# served rewards: base_url, model, range = [0.0, 1.0] (known without protected scores; or see `privalign reward range`) and
 # sensitivity = "range" | {{ certificate = "c.json" }} | {{ declared = 0.01, reason = "..." }}
 
 [models.aligned]                          # what is asked for by name
@@ -80,12 +81,12 @@ def init(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone. Makes the installation key."""
-    from privalign.secret import make_installation_key
+    """Writes a commented deployment file that runs on the embedded model; an existing file is left alone."""
+    from privalign.secret import make_named_key
 
     if file.exists():
         raise InvalidInput("FILE", f"{file} exists already; name another one, or remove it")
-    make_installation_key()
+    make_named_key()
     with replacing(file, field="FILE") as out:
         out.write(TEMPLATE.format(confirmed="true " if independent else "false"))
     if json:
@@ -155,7 +156,8 @@ def ask(
     spec = deployment.model(model)
     ledger = deployment.ledger()
     (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
-    epsilon, delta = ledger.account(spec.account).remaining
+    account = ledger.account(spec.account)
+    epsilon, delta = account.remaining
     document: dict[str, Any] = {
         "text": release.text,
         "privacy": {
@@ -179,7 +181,7 @@ def ask(
     else:
         typer.echo(text)
     typer.echo()
-    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": delta})
+    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
 
 
 async def _probe(deployment: Deployment, spec: ModelSpec) -> Deadline:
@@ -215,7 +217,8 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     from privalign.mechanisms.protocol import event_of
     from privalign.sensitivity import PERSON
 
-    sensitivity = deployment.rewards[spec.reward].sensitivity
+    reward = deployment.rewards[spec.reward]
+    sensitivity = reward.sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
     deployment.check_paid(spec, account)
@@ -224,6 +227,11 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "range": "the whole range, assuming nothing",
         "certificate": f"certified, data set {sensitivity.dataset or 'not stated'}",
         "declared": "declared by the operator",
+    }
+    whence = {
+        "operator": "typed by the operator",
+        "public": "from scores of a public reward model",
+        "certificate": "of the certificate",
     }
     worst = terms.rule.charge(event)
     limit = terms.rule.limit if account is None else account.limit
@@ -241,7 +249,8 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         guarantee = f"{spec.mechanism.name}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
     else:
         guarantee = (
-            f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}); "
+            f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
+            f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}; "
             f"account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
         )
     return {
@@ -253,6 +262,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "epsilon": epsilon,
         "answers": answers,
         **sensitivity.stated(),
+        "range_from": reward.range_from,
         "guarantee": guarantee,
         "deadline": None,
     }

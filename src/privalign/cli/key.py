@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
-from privalign.cli.output import print_facts, print_json, print_table
-from privalign.errors import InvalidInput
+from privalign.cli.deployment import DEFAULT_FILE
+from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, ledger_url, open_ledger
+from privalign.cli.output import print_facts, print_json, print_table, printable
+from privalign.errors import InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
     from privalign.ledger import Key
@@ -39,12 +42,16 @@ def create(
     rate: Annotated[
         float | None, typer.Option("--rate", help="Requests a minute. Default: the gateway's setting.", show_default=False)
     ] = None,
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="Deployment file, for its ledger and the names of its models.", metavar="FILE", show_default=False),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Makes a key. Its secret is shown once and stored nowhere. Limits of keys are no separate privacy guarantee."""
     from privalign.ledger import Role
-    from privalign.secret import make_installation_key
+    from privalign.secret import make_named_key
 
     try:
         kind = Role(role)
@@ -55,8 +62,14 @@ def create(
         raise InvalidInput("--models", "holds an empty name; give names separated by commas, or leave it out for all models")
     if (share is None) != (account is None):
         raise InvalidInput("--share", "it and --account belong together; give both")
-    make_installation_key()
-    made = open_ledger(ledger, must_exist=False).create_key(
+    if names is not None and config is not None:
+        _check_models(names, account, config)
+    elif names is not None and DEFAULT_FILE.is_file():  # may be another deployment's
+        with contextlib.suppress(PrivalignError):
+            _warn_of_models(names, DEFAULT_FILE)
+    make_named_key()
+    named = ledger is not None or config is not None or DEFAULT_FILE.is_file()  # else this may be another folder than was meant
+    made = open_ledger(ledger_url(ledger, config), must_exist=not named).create_key(
         kind, models=names, expires=_date(expires), account=account, share=share, queries=queries, rate=rate
     )
     facts = {"id": made.key.id, "key": made.secret, **_facts(made.key)}
@@ -67,9 +80,9 @@ def create(
 
 
 @app.command("list")
-def list_keys(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+def list_keys(ledger: OwnLedger = None, config: LedgerOfConfig = None, json: options.Json = False) -> None:
     """All keys, without their secrets."""
-    keys = open_ledger(ledger).keys()
+    keys = open_ledger(ledger_url(ledger, config)).keys()
     documents = [{"id": key.id, **_facts(key)} for key in keys]
     if json:
         print_json({"keys": documents})
@@ -80,11 +93,12 @@ def list_keys(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False)
 @app.command()
 def revoke(
     identity: Annotated[str, typer.Argument(help="Id of the key.", metavar="ID", show_default=False)],
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: OwnLedger = None,
+    config: LedgerOfConfig = None,
     json: options.Json = False,
 ) -> None:
     """Ends a key at once."""
-    key = open_ledger(ledger).revoke_key(identity)
+    key = open_ledger(ledger_url(ledger, config)).revoke_key(identity)
     facts = {"id": key.id, **_facts(key)}
     if json:
         print_json(facts)
@@ -107,8 +121,35 @@ def _facts(key: Key) -> dict[str, Any]:
 
 
 def _for_people(facts: dict[str, Any]) -> dict[str, Any]:
-    """What is not limited, in words."""
-    return facts | {"models": facts["models"] or "all", "expires": facts["expires"] or "never"}
+    """What is not limited, in words. A key with a share of an account asks the models that this account pays for, no others."""
+    models = "all" if facts["account"] is None else f"those of account {facts['account']}"
+    return facts | {"models": facts["models"] or models, "expires": facts["expires"] or "never"}
+
+
+def _check_models(names: list[str], account: str | None, config: Path) -> None:
+    """Refuses a key for a model that the deployment does not serve, or that another account pays for: it would be refused everywhere.
+
+    Raises:
+        InvalidInput: naming the model.
+    """
+    from privalign.config.deployment import load_ledger
+
+    served = load_ledger(config).models
+    for name in names:
+        if name not in served:
+            raise InvalidInput("--models", f"'{name}' is not a model of {config}; known are {', '.join(served) or 'none'}")
+        if account is not None and served[name] != account:
+            raise InvalidInput("--models", f"'{name}' is paid by account {served[name]}, and this key is for {account} only; leave it out")
+
+
+def _warn_of_models(names: list[str], file: Path) -> None:
+    from privalign.config.deployment import load_ledger
+
+    served = load_ledger(file).models
+    for name in names:
+        if name not in served:
+            known = ", ".join(served) or "none"
+            typer.echo(f"privalign: warning: '{printable(name)}' is not a model of {file}; known are {known}", err=True)
 
 
 def _date(text: str | None) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, ledger_url, open_ledger
 from privalign.cli.output import print_facts, print_json
 
 app = typer.Typer(help="The ledger that keeps accounts and keys.", no_args_is_help=False, rich_markup_mode=None)
@@ -17,11 +17,11 @@ def _group() -> None:
 
 
 @app.command()
-def moved(ledger: LedgerOption = DEFAULT_LEDGER, json: options.Json = False) -> None:
+def moved(ledger: OwnLedger = None, config: LedgerOfConfig = None, json: options.Json = False) -> None:
     """Says that a SQLite ledger was moved to where it is now, and that no other copy of it is used. Kept in every journal."""
-    move = open_ledger(ledger).moved()
+    move = open_ledger(ledger_url(ledger, config)).moved()
     before = None if move.before is None else move.before.to_json()
-    facts = {"ledger": ledger, "from": before, "to": move.now.to_json(), "accounts": list(move.accounts)}
+    facts = {"from": before, "to": move.now.to_json(), "accounts": list(move.accounts)}
     if json:
         print_json(facts)
     else:

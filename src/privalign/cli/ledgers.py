@@ -13,8 +13,24 @@ from privalign.sensitivity import PERSON
 if TYPE_CHECKING:
     from privalign.ledger import Account, Ledger
 
-LedgerOption = Annotated[str, typer.Option("--ledger", help="URL of the ledger.", metavar="URL")]
 DEFAULT_LEDGER = "sqlite:///privalign.db"
+LedgerOption = Annotated[str, typer.Option("--ledger", help="URL of the ledger, or env:NAME or file:PATH that holds it.", metavar="URL")]
+OwnLedger = Annotated[
+    str | None,
+    typer.Option("--ledger", help="URL of the ledger, or env:NAME or file:PATH that holds it.", metavar="URL", show_default=DEFAULT_LEDGER),
+]
+LedgerOfConfig = Annotated[
+    Path | None, typer.Option("--config", help="Deployment file, for its ledger.", metavar="FILE", show_default=False)
+]
+
+
+def ledger_url(ledger: str | None, config: Path | None) -> str:
+    """The URL that is given, else that of the deployment file, else the default."""
+    if ledger is not None or config is None:
+        return ledger or DEFAULT_LEDGER
+    from privalign.config.deployment import load_ledger
+
+    return load_ledger(config).url
 
 
 def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
@@ -25,6 +41,10 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     """
     from privalign.ledger import Ledger
 
+    if url.startswith(("env:", "file:")):
+        from privalign.config.deployment import resolved_url
+
+        url = resolved_url(url)
     scheme, _, rest = url.partition(":///")
     file = rest.partition("?")[0]
     if must_exist and scheme.partition("+")[0] == "sqlite" and file:
@@ -35,9 +55,19 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     return Ledger(url)
 
 
+def remaining_delta(account: Account) -> str:
+    """What is left of δ, in words where none is and yet nothing is exhausted: these rules spend δ once, by their conversion."""
+    left = account.remaining[1]
+    if left == 0.0 and account.rule.name in ("renyi", "two-counter") and account.spent[1] > 0.0:
+        return f"0.0: rule {account.rule.name} spends its δ once, with the first answer; ε is what runs out"
+    return repr(left)
+
+
 def account_document(account: Account) -> dict[str, Any]:
     """The JSON document of `account show`."""
     import dataclasses
+
+    from privalign.accounting.rules import SPENT
 
     spent, remaining, together = account.spent, account.remaining, account.together
     rule = account.rule
@@ -56,6 +86,7 @@ def account_document(account: Account) -> dict[str, Any]:
         "also": [each.account for each in account.also],
         "sum": {"epsilon": together[0], "delta": together[1]},
         "spent": {"epsilon": spent[0], "delta": spent[1]},
+        "spent_is": SPENT,
         "remaining": {"epsilon": remaining[0], "delta": remaining[1]},
         "queries": {"settled": account.settled_queries, "open": account.open_queries, "refused": account.refused_queries},
         "guarantee": account.guarantee,

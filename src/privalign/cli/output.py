@@ -142,13 +142,7 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
     target = Path(os.path.realpath(path))  # a link keeps pointing to the file that it names
     fresh = target.parent / f".privalign-{secrets.token_hex(8)}.tmp"
     try:
-        if source is not None and source.exists() and (target == Path(os.path.realpath(source)) or _same(target, source)):
-            raise InvalidInput(field, f"{path} is the file to read; give another name")
-        if target.exists() and not target.is_file():
-            raise InvalidInput(field, f"{path} is not a regular file; give the name of a file")
-        if _is_stdout(target):
-            raise InvalidInput(field, f"{path} is where stdout goes; give another name")
-        refuse_ledger(path, field)
+        check_output(path, source, field=field)
         with open(fresh, "x", encoding="utf-8", newline="\n", opener=_private) as file:
             if target.exists():
                 os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))  # whoever may read it may read what replaces it
@@ -166,6 +160,22 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def check_output(path: Path, source: Path | None = None, *, field: str = "--out") -> None:
+    """Refuses what `replacing` would not write over, before long work.
+
+    Raises:
+        InvalidInput: as `replacing`.
+    """
+    target = Path(os.path.realpath(path))
+    if source is not None and source.exists() and (target == Path(os.path.realpath(source)) or _same(target, source)):
+        raise InvalidInput(field, f"{path} is the file to read; give another name")
+    if target.exists() and not target.is_file():
+        raise InvalidInput(field, f"{path} is not a regular file; give the name of a file")
+    if _is_stdout(target):
+        raise InvalidInput(field, f"{path} is where stdout goes; give another name")
+    refuse_ledger(path, field)
 
 
 def refuse_ledger(path: Path, field: str) -> None:

@@ -1,24 +1,44 @@
-"""`reward range`: the public range of an unbounded reward model, from its scores of public candidates."""
+"""`reward range`: the public range of an unbounded reward model, from a public model's scores, or paid for by the account of a head."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import print_facts, print_json, replacing
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.output import check_output, print_facts, print_json, replacing, working
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from privalign.config.storing import StoredRange
+    from privalign.rewards.head import HeadReward
+
+    Floats = NDArray[np.float64]
 
 
-def public_range(
-    file: Annotated[Path, typer.Argument(help="Scored public candidates: JSONL or Parquet.", metavar="FILE", show_default=False)],
+def choose_range(
+    file: Annotated[
+        Path, typer.Argument(help="Public candidates, scored for --public: JSONL or Parquet.", metavar="FILE", show_default=False)
+    ],
     coverage: Annotated[float, typer.Option("--coverage", help="Share of the scores that the range holds.")] = 0.98,
-    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    public: Annotated[
+        bool, typer.Option("--public", help="The reward model learned nothing protected, so its scores are public.  [required, or --head]")
+    ] = False,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward", help="The key or column that holds the score. Default proxy_reward.", metavar="COLUMN", show_default=False
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="Store map and range in this deployment file.", metavar="FILE", show_default=False)
     ] = None,
@@ -27,41 +47,125 @@ def public_range(
         typer.Option("--name", help="… in its table [rewards.NAME].  [required with --config]", metavar="NAME", show_default=False),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="… in place of other values that stand there.")] = False,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--head",
+            help="Protected: raw scores of this head, released with noise.  [required with --account]",
+            metavar="HEAD.json",
+            show_default=False,
+        ),
+    ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option("--account", help="… paid once by this account.  [required with --head]", metavar="A", show_default=False),
+    ] = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", help="… with noise for this ε of both ends.  [required with --head, or --scale]", show_default=False),
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="… and this δ.")] = 1e-6,
+    scale: Annotated[float | None, typer.Option("--scale", help="… or with this noise on each end.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="… written here once; another place is another release.  [required with --head]", show_default=False),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """The clip range of an unbounded reward model from its scores of public candidates, and the map that brings it to 0,1.
+    """The range of an unbounded reward model that holds a share of its scores of public candidates, and the map that brings it to 0,1.
 
-    Keep the result: a range from protected scores, or one that is chosen again and again, would void every guarantee.
+    Keep the result: a range that is chosen again and again says more each time.
     """
-    import numpy as np
-
-    from privalign.config.storing import StoredRange
-    from privalign.policies.recorded import read_pools
-    from privalign.sensitivity import RewardRange
-
     if not 0 < coverage <= 1:
         raise InvalidInput("--coverage", f"{coverage:g} is not above 0 and at most 1")
-    if (config is None) != (name is None) or (replace and config is None):
-        raise InvalidInput("--config", "it and --name belong together, and --replace to both")
-    scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
-    low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
-    chosen = RewardRange(low, high)
-    scale = 1 / chosen.width
-    mapped = StoredRange((0.0, 1.0), scale, -low * scale)
-    facts = {"range": [low, high], "scale": scale, "offset": mapped.offset, "coverage": coverage, "candidates": len(scores)}
-    if config is not None and name is not None:
-        _store(config, name, mapped, replace)
-        facts |= {"config": str(config), "reward": name}
+    paying = {"--account": account, "--epsilon": epsilon, "--scale": scale, "--out": out}
+    storing = {"--reward": reward, "--config": config, "--name": name, "--replace": replace or None}
+    if public == (head is not None):
+        raise InvalidInput(*_neither_nor_both(public, account))
+    for option, value in (paying if head is None else storing).items():
+        if value is not None:
+            raise InvalidInput(option, f"belongs to {'--head' if head is None else '--public'}; leave one of the two out")
+    if head is None:
+        facts, title = _public(file, coverage, reward or "proxy_reward", config, name, replace), f"public range from {file}"
+    else:
+        facts = _private(file, head, coverage, _Payer.of(account, ledger, epsilon, delta, scale, out))
+        title = f"range of {head}, released with noise"
     if json:
         print_json(facts)
         return
-    print_facts(f"public range from {file}", facts)
-    lines = [f"{key} = {value}" for key, value in mapped.written().items()]
-    if config is None:
-        lines = [f"range = [{low!r}, {high!r}]", "# or, mapped to 0,1:", *lines]
-        typer.echo("\nfor [rewards.NAME] of the deployment file:\n" + "\n".join(lines))
-    else:
-        typer.echo(f"\nstored in {config}, [rewards.{name}]:\n" + "\n".join(lines))
+    print_facts(title, facts)
+    typer.echo(_next_step(facts))
+
+
+def _neither_nor_both(public: bool, account: str | None) -> tuple[str, str]:
+    """What is wrong where neither --public nor --head was given, or both."""
+    if public:
+        return "--public", "says that the reward model learned nothing protected, and --head that it did; leave one of the two out"
+    if account is not None:
+        return "--head", "missing; only the certificate of a head bounds how far raw scores move, and so how much noise is enough"
+    return (
+        "--public",
+        "missing; exact ends of protected scores are a release without noise: give it where the reward model learned nothing protected, "
+        "--head and --account to pay for ends with noise, or type a range that is known without scores",
+    )
+
+
+def _next_step(facts: dict[str, Any]) -> str:
+    low, high = facts["range"]
+    if "account" in facts:
+        return f"\nfor a head whose raw scores are cut to it: privalign reward fit PREFS --output clip --range={low!r},{high!r} …"
+    lines = [f"{key} = {value}" for key, value in _mapped(low, high).written().items()]
+    if "config" in facts:
+        return f"\nstored in {facts['config']}, [rewards.{facts['reward']}]:\n" + "\n".join(lines)
+    plain = [f"range = [{low!r}, {high!r}]", 'range_from = "public"', "# or, mapped to 0,1:"]
+    return "\nfor [rewards.NAME] of the deployment file:\n" + "\n".join([*plain, *lines])
+
+
+# Of a public reward model
+
+
+def _public(file: Path, coverage: float, reward: str, config: Path | None, name: str | None, replace: bool) -> dict[str, Any]:
+    """Exact quantiles, and where they were stored."""
+    import numpy as np
+
+    from privalign.policies.recorded import read_pools
+    from privalign.sensitivity import RewardRange
+
+    if (config is None) != (name is None) or (replace and config is None):
+        raise InvalidInput("--config", "it and --name belong together, and --replace to both")
+    _refuse_protected(file, reward)
+    scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
+    low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
+    RewardRange(low, high)  # refuses an empty one
+    mapped = _mapped(low, high)
+    facts: dict[str, Any] = {"range": [low, high], "scale": mapped.scale, "offset": mapped.offset, "coverage": coverage}
+    facts |= {"candidates": len(scores), "range_from": mapped.range_from}
+    if config is not None and name is not None:
+        _store(config, name, mapped, replace)
+        facts |= {"config": str(config), "reward": name}
+    return facts
+
+
+def _refuse_protected(file: Path, reward: str) -> None:
+    """Refuses scores that are signed as those of a head which is protected, whatever is said of them."""
+    from privalign.rewards.provenance import signature_file, signed_columns
+
+    if not file.exists() or not signature_file(file).exists():
+        return
+    by = signed_columns(file).get(reward)
+    if by is not None and not by.released:
+        raise InvalidInput(
+            "--public", f"{reward} of {file} is signed as scored by a head that is protected; give --head and --account instead"
+        )
+
+
+def _mapped(low: float, high: float) -> StoredRange:
+    from privalign.config.storing import StoredRange
+    from privalign.sensitivity import RewardRange
+
+    scale = 1 / RewardRange(low, high).width
+    return StoredRange((0.0, 1.0), scale, -low * scale, "public")
 
 
 def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
@@ -91,3 +195,135 @@ def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
         except InvalidInput as error:
             reason = str(error).replace(file.name, str(config))
             raise InvalidInput("--config", f"{config} is left as it was: {reason}") from None
+
+
+# Of a protected head
+
+
+@dataclass(frozen=True, slots=True)
+class _Payer:
+    """Who pays how much for noisy ends, and where they go."""
+
+    account: str
+    ledger: str
+    epsilon: float | None
+    delta: float
+    scale: float | None
+    out: Path
+
+    @classmethod
+    def of(cls, account: str | None, ledger: str, epsilon: float | None, delta: float, scale: float | None, out: Path | None) -> _Payer:
+        if account is None:
+            raise InvalidInput("--account", "missing; give the account of the preferences, which pays for the ends")
+        if out is None:
+            raise InvalidInput("--out", "missing; give the file that the ends are written to, once")
+        if (epsilon is None) == (scale is None):
+            raise InvalidInput("--epsilon", "give either it, for both ends together, or --scale, the noise on each")
+        return cls(account, ledger, epsilon, delta, scale, out)
+
+
+def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str, Any]:
+    """The ends that the account paid for, now or before."""
+    import json
+
+    from privalign.cli.payment import Payment
+    from privalign.ledger.terms import Terms
+    from privalign.preferences.ranges import end_event, released_ends
+    from privalign.rewards.head import HeadReward
+    from privalign.rewards.provenance import digest_of
+
+    check_output(payer.out, file)
+    head = HeadReward.load(path)
+    with _named():
+        terms = _terms(head, coverage, payer)
+        events = (end_event(head.certificate, terms["scale"]),) * 2
+    ledger = open_ledger(payer.ledger)
+    found = ledger.account(payer.account)
+    if head.certificate.dataset not in (None, found.dataset):
+        raise InvalidInput("--account", f"{found.name} protects data set {found.dataset}, not {head.certificate.dataset}; name that one's")
+    Terms(found.rule, found.relation, found.records_per_person, found.dataset).charge(events)  # refuses other neighbours before it scores
+
+    def draw() -> bytes:
+        ends = released_ends(_raw_scores(file, head), coverage, terms["scale"])
+        return (json.dumps({"range": [ends.low, ends.high], **terms}) + "\n").encode()
+
+    key = _key([digest_of(file).hex(), terms, str(payer.out.resolve())])
+    payment = Payment(ledger, payer.account, "range", key, events, payer.out, payer.out)
+    with payment.made(draw, lambda kept, content: _read_ends(kept, content, terms)) as content:
+        if not payer.out.exists() or payer.out.read_bytes() != content:
+            with replacing(payer.out, file) as writing:
+                writing.write(content.decode())
+        return _read_ends(payer.out, content, terms) | {"out": str(payer.out)}
+
+
+def _terms(head: HeadReward, coverage: float, payer: _Payer) -> dict[str, Any]:
+    """What the ends are, from public settings."""
+    from privalign.preferences.ranges import ends_epsilon, ends_scale, raw_movement
+    from privalign.preferences.release import grid_of
+
+    certificate = head.certificate
+    movement = raw_movement(certificate)
+    if payer.epsilon is not None:
+        scale = ends_scale(movement, payer.epsilon, payer.delta)
+    else:
+        assert payer.scale is not None
+        scale = payer.scale
+    grid_of(scale)  # refuses what is no scale
+    return {
+        "coverage": coverage,
+        "movement": movement,
+        "scale": scale,
+        "epsilon": ends_epsilon(movement, scale, payer.delta),
+        "delta": payer.delta,
+        "relation": certificate.relation.value,
+        "records_per_person": certificate.records_per_person,
+        "account": payer.account,
+        "head": certificate.mac,
+    }
+
+
+def _raw_scores(file: Path, head: HeadReward) -> Floats:
+    import numpy as np
+
+    from privalign.policies.recorded import read_texts
+
+    with working("scoring"):
+        return np.concatenate([head.raw(recorded.prompt, recorded.texts)[0] for recorded in read_texts(file)])
+
+
+def _key(about: list[Any]) -> bytes:
+    """An HMAC of everything that the ends are the ends of."""
+    import hmac
+    import json
+
+    from privalign.secret import installation_key
+
+    return hmac.digest(installation_key(), b"range" + json.dumps(about, sort_keys=True).encode(), "sha256")
+
+
+def _read_ends(path: Path, content: bytes, terms: dict[str, Any]) -> dict[str, Any]:
+    import json
+
+    from privalign.sensitivity import RewardRange
+
+    try:
+        document = json.loads(content)
+        low, high = document["range"]
+        RewardRange(low, high)
+        if document != {"range": [low, high], **terms}:
+            raise ValueError
+    except (ValueError, TypeError, KeyError):
+        raise InvalidFile(str(path), None, "the kept draw is damaged; remove the file to draw, and perhaps pay, anew") from None
+    return {"range": [low, high], **terms}
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Errors about settings name the option that was typed."""
+    try:
+        yield
+    except InvalidFile:
+        raise
+    except InvalidInput as error:
+        option = "--" + error.field.removeprefix("release_")
+        raise InvalidInput(option if option in ("--epsilon", "--delta", "--scale", "--head") else error.field, error.message) from None

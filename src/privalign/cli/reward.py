@@ -13,7 +13,7 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
 from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
-from privalign.cli.ranges import public_range
+from privalign.cli.ranges import choose_range
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def show(
         typer.echo("\n".join(words))
 
 
-app.command("range")(public_range)
+app.command("range")(choose_range)
 
 
 def explain(certificate: Certificate) -> list[str]:

@@ -25,25 +25,47 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from privalign.cli.charged import ChargedRun
+    from privalign.cli.scores import Scores
     from privalign.mechanisms.protocol import Mechanism
-    from privalign.policies.recorded import DrawOrder, Pool
+    from privalign.policies.recorded import DrawOrder, RecordedTexts
     from privalign.randomness import Randomness
     from privalign.sensitivity import Sensitivity
 
-_OWN_OPTIONS = ("file", "draw", "seed", "reward", "out", "account", "ledger", "again", "json")
+_OWN_OPTIONS = ("file", "head", "draw", "seed", "reward", "out", "account", "ledger", "again", "json")
 
 
 def select(
     file: Annotated[
         Path,
-        typer.Argument(help="Scored candidates: JSONL or a JSON array (plain or gzip), or Parquet.", metavar="FILE", show_default=False),
+        typer.Argument(
+            help="Candidates with scores: JSONL or a JSON array (plain or gzip), or Parquet.", metavar="FILE", show_default=False
+        ),
     ],
     mechanism: Annotated[str, typer.Option("--mechanism", help=f"{', '.join(MECHANISMS)}.", metavar="M", show_default=False)],
-    range: options.RequiredRange,
+    range: Annotated[
+        str | None,
+        typer.Option(
+            "--range", help="Public range LO,HI that rewards are clipped to.  [required, or --head]", metavar="LO,HI", show_default=False
+        ),
+    ] = None,
     n: options.N = None,
     n2: options.N2 = None,
     sensitivity: options.SensitivityOption = None,
-    certificate: options.Certificate = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(
+            "--certificate",
+            help="Certificate file that proves the sensitivity; a head's only for scores that `score` signed.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--head", help="Score the texts here with this head; scores in FILE are not used.", metavar="HEAD.json", show_default=False
+        ),
+    ] = None,
     scale: options.Scale = None,
     epsilon: options.Epsilon = None,
     beta: options.Beta = None,
@@ -58,7 +80,12 @@ def select(
         ),
     ] = "first",
     seed: Annotated[int | None, typer.Option("--seed", help="Reproducible, hence not private.", show_default=False)] = None,
-    reward: Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")] = "proxy_reward",
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward", help="The key or column that holds the score. Default proxy_reward.", metavar="COLUMN", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the answers here, one line a prompt.", metavar="OUT.jsonl", show_default=False),
@@ -78,37 +105,37 @@ def select(
     ] = 0,
     json: options.Json = False,
 ) -> None:
-    """Releases one answer for every prompt of a file of scored candidates, and says what that costs.
+    """Releases one answer for every prompt of a file of candidates, and says what that costs.
 
     The whole file is checked before anything is selected. Rewards and losing candidates never leave the process.
     """
     raw = {name: value for name, value in locals().items() if name not in _OWN_OPTIONS}
-    from privalign.policies.recorded import read_pools
-
-    settings = parse(raw)
     if account is not None and seed is not None:
         raise InvalidInput("--seed", "seeded noise is not private and may not charge an account; leave one of the two out")
     if account is None and (again or ledger != DEFAULT_LEDGER):
         raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger and --again mean nothing")
+    settings, scores = _with_head(raw, file, head, reward) if head is not None else _recorded(raw, file, reward)
     selector = Selector.of(settings, draw, seed)
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         answers = None if out is None else stack.enter_context(replacing(out, file))
         progress = stack.enter_context(_progress())
-        pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
+        scores.check()
+        pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
         checked = sum(1 for _ in progress.track(pools, description="checking"))
-        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, reward, again))
+        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, scores, again))
         total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
-        pools = stack.enter_context(contextlib.closing(read_pools(file, reward, selector.least_pool)))
+        pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
         for pool in progress.track(pools, checked, description="selecting"):
-            answer = selector.release(pool) if run is None else selector.release_charged(pool, run)
+            answer = selector.release(pool, scores) if run is None else selector.release_charged(pool, run)
             total += 1
             answered += "refused" not in answer
             if answers is None:
                 results.append(answer)
             else:
                 answers.write(to_json(answer) + "\n")
-        summary = selector.summary(total, answered, None if run is None else run.spent(), account)
+        scores.check()  # of a file that was exchanged meanwhile nothing is shown
+        summary = selector.summary(total, answered, run)
     if json:
         print_json(summary if out is not None else summary | {"results": results})
     else:
@@ -119,8 +146,35 @@ def select(
         raise run.exhausted
 
 
+def _recorded(raw: dict[str, Any], file: Path, column: str | None) -> tuple[Settings, Scores]:
+    """Scores that stand in the file."""
+    from privalign.cli.scores import RecordedScores
+
+    if raw["range"] is None:
+        raise InvalidInput("--range", "missing; give it: the public range LO,HI that rewards are clipped to, or --head")
+    certificate = raw["certificate"]
+    return parse(raw), RecordedScores(file, column or "proxy_reward", None if certificate is None else Path(certificate))
+
+
+def _with_head(raw: dict[str, Any], file: Path, path: Path, column: str | None) -> tuple[Settings, Scores]:
+    """Scores that a head makes here: range and Δ are those of its certificate."""
+    from privalign.cli.scores import HeadScores
+    from privalign.rewards.head import HeadReward
+
+    for name, value in {"--certificate": raw["certificate"], "--sensitivity": raw["sensitivity"], "--reward": column}.items():
+        if value is not None:
+            raise InvalidInput(name, "belongs to scores that stand in FILE, and --head makes its own; leave one of the two out")
+    head = HeadReward.load(path)
+    sensitivity = head.sensitivity
+    settings = parse(raw, sensitivity)
+    if raw["range"] is not None and parse({"mechanism": "base", "range": raw["range"]}).sensitivity.range != sensitivity.range:
+        low, high = sensitivity.range.low, sensitivity.range.high
+        raise InvalidInput("--range", f"{raw['range']} is not the range of {path}; leave it out, or give {low:g},{high:g}")
+    return settings, HeadScores(file, head)
+
+
 @contextlib.contextmanager
-def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: str, again: int) -> Iterator[ChargedRun]:
+def _charged(selector: Selector, account: str, ledger: str, file: Path, scores: Scores, again: int) -> Iterator[ChargedRun]:
     """The run against an account, closed at the end."""
     from privalign.cli.charged import ChargedRun
 
@@ -130,7 +184,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: 
         **selector.sensitivity.stated(),
         "delta": selector.settings_delta,
         "draw": selector.order.value,
-        "reward": reward,
+        **scores.identity,
         "account": account,
         "again": again,
     }
@@ -138,6 +192,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, reward: 
         open_ledger(ledger),
         account,
         file,
+        scores,
         selector.mechanism,
         selector.sensitivity,
         selector.noise,
@@ -228,13 +283,12 @@ class Selector:
         }
         return facts if self.notice is None else facts | {"epsilon": None, "private": False}
 
-    def release(self, pool: Pool) -> dict[str, Any]:
+    def release(self, pool: RecordedTexts, scores: Scores) -> dict[str, Any]:
         """One query: the line of the answers' file."""
         from privalign.mechanisms.driver import select_from_pool
 
         positions = self.order.positions(len(pool.texts), self.mechanism.pool_size, self.draws)
-        rewards = [pool.rewards[position] for position in positions]
-        selection = select_from_pool(self.mechanism, self.sensitivity, self.noise, rewards)
+        selection = select_from_pool(self.mechanism, self.sensitivity, self.noise, scores.of(pool, positions))
         index = positions[selection.index]
         return {
             "prompt": pool.prompt,
@@ -244,7 +298,7 @@ class Selector:
             "privacy": self.privacy,
         }
 
-    def release_charged(self, pool: Pool, run: ChargedRun) -> dict[str, Any]:
+    def release_charged(self, pool: RecordedTexts, run: ChargedRun) -> dict[str, Any]:
         """One query that the account pays for, or a refusal."""
         outcome = run.release(pool)
         if outcome is None:
@@ -254,29 +308,37 @@ class Selector:
         privacy |= self.sensitivity.released
         return {"prompt": pool.prompt, "text": release.text, "index": index, "fallback": release.fallback, "privacy": privacy}
 
-    def summary(self, prompts: int, answered: int, spent: dict[str, float] | None, account: str | None) -> dict[str, Any]:
+    def summary(self, prompts: int, answered: int, run: ChargedRun | None) -> dict[str, Any]:
         """The document of the run; from public settings, the number of prompts and what the account paid only."""
-        from privalign.accounting.costs import total
-
-        basic_sum = {
-            name: total(itertools.repeat(cost, answered)) if self.notice is None else None
-            for name, cost in (("epsilon", self.epsilon), ("delta", self.delta))
-        }
         facts = {
             "prompts": prompts,
             "answered": answered,
             "refused": prompts - answered,
-            "spent": basic_sum if spent is None else spent,
+            "spent": self._basic_sum(answered) if run is None else run.spent(),
             **self.privacy,
-            "account": account,
+            "account": None if run is None else run.account,
             "private": self.notice is None,
             **dataclasses.asdict(cast(Any, self.mechanism)),
             "draw": self.order.value,
             **self.sensitivity.stated(),
         }
-        if account is not None:
+        if run is not None:
+            facts |= {name: value for name, value in run.neighbours.items() if facts[name] is None}
             facts["spent_is"] = "how much the account's spent rose; the guarantee is the account's, not the run's"
+        elif self.epsilon and self.notice is None:
+            facts["spent_is"] = (
+                "of this run alone, which nothing remembers: whatever else is released about the same data, this run repeated included, "
+                "adds to it; --account keeps count"
+            )
         return facts if self.notice is None else facts | {"notice": self.notice}
+
+    def _basic_sum(self, answered: int) -> dict[str, float | None]:
+        from privalign.accounting.costs import total
+
+        return {
+            name: total(itertools.repeat(cost, answered)) if self.notice is None else None
+            for name, cost in (("epsilon", self.epsilon), ("delta", self.delta))
+        }
 
 
 def _progress() -> Progress:

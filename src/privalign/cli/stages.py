@@ -170,7 +170,10 @@ def score(
     gpus: RayGpus = 0.0,
     json: options.Json = False,
 ) -> None:
-    """Adds a column per reward model to collected candidates. Rewards are treated as public here."""
+    """Adds a column per reward model to collected candidates, in files for this user alone.
+
+    What a certified head scored is signed (`….signed.json` beside each file): `select --certificate` believes no other scores.
+    """
     from privalign.experiments.stages.run import run_score
     from privalign.experiments.stages.settings import ScoreSettings
 
@@ -199,6 +202,10 @@ def grade(
             metavar="math|letter|reward|judge",
             show_default=False,
         ),
+    ] = None,
+    choices: Annotated[
+        int | None,
+        typer.Option("--choices", help="Options of each question, lettered from A (--kind letter). Default 4.", show_default=False),
     ] = None,
     reward: Annotated[
         str | None,
@@ -239,6 +246,7 @@ def grade(
 
     given: dict[str, Any] = {
         "kind": kind,
+        "choices": choices,
         "reward": reward,
         "range": _pair(range),
         "policy": policy,
@@ -380,11 +388,28 @@ def _engine(name: str, workers: int | None, gpus: float) -> Engine:
 
 def _show(report: StageReport, json: bool, export: Path | None) -> None:
     if export is not None:
-        from privalign.experiments.stages.export import jsonl
-
-        with replacing(export, field="--export") as file:
-            file.writelines(f"{line}\n" for line in jsonl(report.path))
+        _export(report.path, export)
     if json:
         print_json(report.to_json())
     else:
         print_facts(f"{report.stage}: {report.path}", report.to_json())
+
+
+def _export(folder: Path, out: Path) -> None:
+    """The folder as JSONL, for this user alone since scores may be protected; signed where the folder is, before it takes its place."""
+    import hashlib
+    import os
+
+    from privalign.experiments.stages.export import common_signatures, jsonl
+    from privalign.rewards.provenance import sign_scores, signature_file
+
+    columns, digest = common_signatures(folder), hashlib.sha256()
+    with replacing(out, field="--export") as file:
+        os.fchmod(file.fileno(), 0o600)
+        for line in jsonl(folder):
+            file.write(f"{line}\n")
+            digest.update(f"{line}\n".encode())
+        if columns:
+            sign_scores(out, digest.digest(), columns)
+        else:
+            signature_file(out).unlink(missing_ok=True)

@@ -150,8 +150,7 @@ class Deployment:
 
     @property
     def _url(self) -> str:
-        reference = self.ledger_url.startswith(("env:", "file:"))
-        return (resolve_secret(self.ledger_url) or "") if reference else self.ledger_url
+        return resolved_url(self.ledger_url)
 
     def _meet(self, ledger: Ledger, terms: AccountTerms) -> None:
         account = _found(ledger, terms.name)
@@ -244,6 +243,48 @@ def load(file: Path) -> Deployment:
     Raises:
         InvalidFile: unreadable or not TOML. InvalidInput: names the table, the key, the value and the remedy.
     """
+    document = _document(file)
+    url = _ledger(file, document)
+    accounts = _accounts(dict(_tables(file, document, "accounts")))
+    policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
+    reward_tables = dict(_tables(file, document, "rewards"))
+    rewards: dict[str, RewardSpec] = {}
+    for name in sorted(reward_tables, key=lambda name: reward_tables[name].has("members")):  # members before ensembles
+        rewards[name] = read_reward(name, reward_tables[name], rewards)
+    models = {name: _model(name, table, accounts, policies, rewards) for name, table in _tables(file, document, "models")}
+    gateway = read_gateway(Table(file, "gateway", document.get("gateway", {})))
+    return Deployment(file, url, accounts, policies, rewards, models, gateway)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTable:
+    """What a deployment file says about its ledger, whatever else is wrong with it: the URL, and the account that pays for each model."""
+
+    url: str
+    models: Mapping[str, str]
+
+
+def load_ledger(file: Path) -> LedgerTable:
+    """Reads where the ledger of a deployment is, and which models it serves.
+
+    Raises:
+        InvalidFile: unreadable or not TOML. InvalidInput: the table of the ledger is wrong, or what its URL refers to.
+    """
+    document = _document(file)
+    models = {name: table.text("account", "") for name, table in _tables(file, document, "models")}
+    return LedgerTable(resolved_url(_ledger(file, document)), models)
+
+
+def resolved_url(url: str) -> str:
+    """The URL of a ledger, which may be a reference, `env:NAME` or `file:PATH`, as it may hold a password.
+
+    Raises:
+        InvalidInput: there is nothing behind the reference.
+    """
+    return (resolve_secret(url) or "") if url.startswith(("env:", "file:")) else url
+
+
+def _document(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
@@ -255,18 +296,14 @@ def load(file: Path) -> Deployment:
     for name, value in document.items():
         if name not in known or not isinstance(value, dict):
             raise InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
+    return document
+
+
+def _ledger(file: Path, document: Mapping[str, Any]) -> str:
     ledger = Table(file, "ledger", document.get("ledger", {}))
     url = _ledger_url(ledger)
     ledger.close()
-    accounts = _accounts(dict(_tables(file, document, "accounts")))
-    policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
-    reward_tables = dict(_tables(file, document, "rewards"))
-    rewards: dict[str, RewardSpec] = {}
-    for name in sorted(reward_tables, key=lambda name: reward_tables[name].has("members")):  # members before ensembles
-        rewards[name] = read_reward(name, reward_tables[name], rewards)
-    models = {name: _model(name, table, accounts, policies, rewards) for name, table in _tables(file, document, "models")}
-    gateway = read_gateway(Table(file, "gateway", document.get("gateway", {})))
-    return Deployment(file, url, accounts, policies, rewards, models, gateway)
+    return url
 
 
 def _tables(file: Path, document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Table]]:

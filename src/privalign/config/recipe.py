@@ -254,6 +254,7 @@ def _grade(table: Table | None) -> GradeSettings | None:
     scale = table.range("range") if table.has("range") else None
     values = {
         "kind": table.text("kind"),
+        "choices": table.whole("choices", defaults["choices"]),
         "timeout": table.duration("timeout", defaults["timeout"]),
         "workers": table.whole("workers", defaults["workers"]),
         "reward": table.text("reward", None),

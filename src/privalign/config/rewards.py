@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privalign.config.tables import Table, resolve_secret
@@ -28,12 +28,17 @@ REWARD_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec:
-    """A `[rewards.*]` table: its sensitivity is known at once, `make` builds the rest."""
+    """A `[rewards.*]` table: its sensitivity is known at once, `make` builds the rest.
+
+    `range_from` says who vouches that the range is public: the "operator" who typed it, scores of a "public" reward model, or the
+    "certificate" of a head.
+    """
 
     name: str
     kind: str
     sensitivity: Sensitivity
     make: Callable[[], Reward]
+    range_from: str = "operator"
 
 
 def read_reward(name: str, table: Table, others: Mapping[str, RewardSpec]) -> RewardSpec:
@@ -48,9 +53,9 @@ def read_reward(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Re
         if mapping[0] == 0:
             raise table.wrong("scale", "0 is not a number other than 0; it would make all scores equal")
         make = _transformers(table, sensitivity, mapping) if kind == "transformers" else _remote(kind, table, sensitivity, mapping)
-        spec = RewardSpec(name, kind, sensitivity, make)
+        spec = RewardSpec(name, kind, sensitivity, make, table.choice("range_from", ("operator", "public"), "operator"))
     table.close()
-    return RewardSpec(spec.name, spec.kind, spec.sensitivity, table.located(spec.make))
+    return replace(spec, make=table.located(spec.make))
 
 
 def _sensitivity(table: Table) -> Sensitivity:
@@ -175,7 +180,7 @@ def _head(name: str, table: Table) -> RewardSpec:
 
         return CertifiedHeadReward(HeadReward.load(file), name=name)
 
-    return RewardSpec(name, "head", sensitivity, make)
+    return RewardSpec(name, "head", sensitivity, make, "certificate")
 
 
 def _ensemble(name: str, table: Table, others: Mapping[str, RewardSpec]) -> RewardSpec:
@@ -204,4 +209,5 @@ def _ensemble(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Rewa
 
         return EnsembleReward([member.make() for member in members], sensitivity, name=name)
 
-    return RewardSpec(name, "ensemble", sensitivity, make)
+    whence = {member.range_from for member in members}
+    return RewardSpec(name, "ensemble", sensitivity, make, whence.pop() if len(whence) == 1 else "operator")

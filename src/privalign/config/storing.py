@@ -1,4 +1,4 @@
-"""Writes the public range of a reward into the text of a deployment file: three values change, every other byte stays."""
+"""Writes the public range of a reward into the text of a deployment file: four values change, every other byte stays."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 from privalign.errors import InvalidInput
 
 _HEADER = re.compile(r"^[ \t]*\[[^\[\]\n]+\][ \t]*(#.*)?\r?$", re.MULTILINE)
-_VALUE = {"range": r"\[[^\]#]*\]", "scale": r"[^\s#]+", "offset": r"[^\s#]+"}
+_VALUE = {"range": r"\[[^\]#]*\]", "scale": r"[^\s#]+", "offset": r"[^\s#]+", "range_from": r"[^\s#]+"}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRange:
-    """What a `[rewards.*]` table says about the scores of its model: scale·score + offset, clipped to the range."""
+    """What a `[rewards.*]` table says about the scores of its model: scale·score + offset, clipped to the range; and whence that is."""
 
     range: tuple[float, float]
     scale: float
     offset: float
+    range_from: str
 
     def written(self) -> dict[str, str]:
         """Keys and values as TOML, in full precision."""
         low, high = self.range
-        return {"range": f"[{low!r}, {high!r}]", "scale": repr(self.scale), "offset": repr(self.offset)}
+        written = {"range": f"[{low!r}, {high!r}]", "scale": repr(self.scale), "offset": repr(self.offset)}
+        return written | {"range_from": f'"{self.range_from}"'}
 
 
 def with_range(text: str, name: str, stored: StoredRange, *, replace: bool) -> str:
@@ -44,7 +46,7 @@ def with_range(text: str, name: str, stored: StoredRange, *, replace: bool) -> s
         raise InvalidInput(field, "no such table; add it with its kind, or give the name of one that is there")
     if table.get("kind") in ("head", "ensemble"):
         raise InvalidInput(field, f"is of kind '{table['kind']}', which has the range of its certificates")
-    values = {"range": list(stored.range), "scale": stored.scale, "offset": stored.offset}
+    values = {"range": list(stored.range), "scale": stored.scale, "offset": stored.offset, "range_from": stored.range_from}
     different = sorted(key for key, value in values.items() if key in table and table[key] != value)
     if different and not replace:
         raise InvalidInput(field, f"has another {different[0]} already; give --replace to put the new range in its place")

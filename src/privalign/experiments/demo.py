@@ -13,10 +13,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +58,7 @@ DELTA: Final = 1e-6  # of one PrivITP query, and of a whole run where T answers 
 BETA: Final = 0.01
 REGULARISATION: Final = 1000.0
 RANGE: Final = RewardRange(0.0, 0.2)
+ENGINES: Final = 2  # of one thread each, where there are as many cores
 SEED_STRIDE: Final = 64  # seeds between two prompts; one candidate takes one
 
 _FIRST, _SECOND = 2, 4  # the operands among the words of "What is a + b ?"
@@ -152,28 +156,53 @@ def run_demo(prompts: int, progress: Progress, seed: int = 0) -> DemoReport:
     if not 0 <= seed <= 10_000:
         raise InvalidInput("seed", f"{seed} is not a whole number from 0 to 10000")
     started = time.monotonic()
-    with LlamaCppPolicy(slots=N + N2 + 1) as policy:
+    with ExitStack() as stack:
+        engines = [stack.enter_context(LlamaCppPolicy(slots=N + N2 + 1)) for _ in range(min(ENGINES, os.cpu_count() or 1))]
         progress("learning the reward", 0, 1)
         pairs = demo_pairs()
         reward = learn_reward(pairs)
         mechanisms = calibrated(reward.sensitivity)
         progress("learning the reward", 1, 1)
         right, rewards = [], []
-        for number, problem in enumerate(problems[:prompts]):
+        for number, (problem, answers) in enumerate(draw_answers(engines, problems[:prompts], SEED_STRIDE * len(problems) * seed)):
             progress("drawing candidates", number, prompts)
-            drawn = policy.draw(
-                problem.prompt,
-                N + N2 + 1,
-                max_tokens=arithmetic.MOST_TOKENS,
-                stop=arithmetic.STOP,
-                seed=SEED_STRIDE * (number + len(problems) * seed),
-            )
-            answers = [candidate.text.strip() for candidate in drawn]
             right.append([problem.is_right(answer) for answer in answers])
             rewards.append(reward.score(problem.question, answers))
         progress("drawing candidates", prompts, prompts)
     rows = evaluate(mechanisms, reward.sensitivity, np.array(rewards), np.array(right, dtype=np.float64), progress)
     return DemoReport(rows, prompts, len(pairs), reward.certificate, seed, time.monotonic() - started)
+
+
+def draw_answers(
+    engines: Sequence[LlamaCppPolicy], problems: Sequence[arithmetic.Problem], seed: int
+) -> Iterator[tuple[arithmetic.Problem, list[str]]]:
+    """n + n₂ + 1 answers to every problem, in order; each engine draws those of one problem at a time.
+
+    Answers to one problem are decoded together and have seeds of their own: they do not depend on the number of engines.
+    """
+    free: SimpleQueue[LlamaCppPolicy] = SimpleQueue()
+    for engine in engines:
+        free.put(engine)
+
+    def answers(number: int) -> list[str]:
+        engine = free.get()
+        try:
+            drawn = engine.draw(
+                problems[number].prompt,
+                N + N2 + 1,
+                max_tokens=arithmetic.MOST_TOKENS,
+                stop=arithmetic.STOP,
+                seed=seed + SEED_STRIDE * number,
+            )
+        finally:
+            free.put(engine)
+        return [candidate.text.strip() for candidate in drawn]
+
+    workers = ThreadPoolExecutor(len(engines))
+    try:
+        yield from zip(problems, workers.map(answers, range(len(problems))), strict=True)
+    finally:
+        workers.shutdown(cancel_futures=True)
 
 
 def demo_pairs() -> list[PreferencePair]:

@@ -7,12 +7,14 @@ on the account), so what they read stays true until they commit. A commit that r
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakSet, finalize
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -22,10 +24,14 @@ from privalign.errors import InvalidInput, MissingDependency
 from privalign.ledger import identity, migrations
 from privalign.ledger.failures import LedgerFailed, explain
 from privalign.ledger.identity import Identity
-from privalign.ledger.place import Place, is_mounted_alone
+from privalign.ledger.place import Place, is_mounted_alone, is_writable
 from privalign.ledger.transaction import Transaction
 
 _WRITES = "privalign_writes"
+
+# Every writer locks the account first and then reads it anew: another isolation would answer with a snapshot from before the lock,
+# and end half of the writers that met with a serialization failure.
+BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Database:
@@ -47,8 +53,8 @@ class Database:
         _LIVE.add(self)
 
     def _start(self) -> None:
-        self._engine = _engine(self._url, self._patience)
-        self._finalizer = finalize(self, self._engine.dispose)  # connections close with the last reference
+        self._connect_by(_engine(self._url, self._patience))
+        self._as_it_was: tuple[object, ...] | None = None  # of a file that may only be read
         self._postgresql = self._url.get_backend_name() == "postgresql"
         # SQLite wakes waiting writers by polling: threads of one process take turns here instead
         self._turns = None if self._postgresql else threading.Lock()
@@ -70,6 +76,10 @@ class Database:
         """Where its file is now; None for PostgreSQL, or where there is none."""
         return None if self._postgresql else Place.of(str(self._url.database))
 
+    def _connect_by(self, engine: Engine) -> None:
+        self._engine = engine
+        self._finalizer = finalize(self, engine.dispose)  # connections close with the last reference
+
     def close(self) -> None:
         """Closes every connection; the next transaction opens new ones."""
         self._ready = False
@@ -81,7 +91,14 @@ class Database:
 
     def write(self) -> AbstractContextManager[Transaction]:
         """A writing transaction: committed durably at the end of the block, rolled back whole when it raises."""
-        return self._transaction("BEGIN" if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+        return self._transaction(BEGIN_WRITING if self._postgresql else "BEGIN IMMEDIATE", self._turn())
+
+    def again(self, began: float) -> bool:
+        """Whether a transaction that met another one, in the work that began then, may be tried again; waits a little, by chance."""
+        left = began + self._patience - time.monotonic()
+        if left > 0:
+            time.sleep(random.uniform(0.0, min(left, 0.05)))
+        return left > 0
 
     def open_anywhere(self) -> Identity:
         """Opens the ledger wherever its file is, until it is closed: for what makes this its place.
@@ -112,12 +129,16 @@ class Database:
         with self._explained():
             self._open()
             self._check_place()
+            if self._as_it_was is not None and begin != "BEGIN":
+                self._ready = False  # it may be writable the next time
+                raise LedgerFailed(f"ledger {self.name}: read-only; give this user write access to the file and its folder")
             with turn:
                 connection = self._engine.raw_connection()
                 try:
                     transaction = Transaction(connection, self._engine.dialect, begin)
                     yield transaction
                     transaction.commit()
+                    self._check_unchanged()
                 except BaseException:
                     try:
                         connection.rollback()
@@ -137,7 +158,7 @@ class Database:
             raise LedgerFailed(
                 f"ledger {self.name}: its schema {error} is newer than this version of privalign; upgrade privalign"
             ) from None
-        except (SQLAlchemyError, driver_error) as error:
+        except (SQLAlchemyError, UnicodeDecodeError, driver_error) as error:
             raise explain(error, self.name) from None
 
     def _open(self) -> None:
@@ -148,7 +169,7 @@ class Database:
             if not self._ready:
                 known = self._open_schema()
                 here = self.place
-                if known.place != here:
+                if known.place != here and self._as_it_was is None:  # what may only be read pays nothing
                     raise LedgerFailed(
                         f"ledger {self.name}: it belongs at {known.place}, and this is {here}; a second name or copy would pay the budget "
                         f"twice: use it where it belongs, or, if it was moved, say so with `privalign ledger moved --ledger {self.name}`"
@@ -157,6 +178,7 @@ class Database:
 
     def _open_schema(self) -> Identity:
         """Makes or upgrades the tables, and finds out which ledger it is. Nothing is read under a name with a log of its own."""
+        self._choose_mode()
         self._found()
         if not self._postgresql and is_mounted_alone(str(self._url.database)):
             raise LedgerFailed(
@@ -164,6 +186,10 @@ class Database:
             )
         with self._engine.begin() as connection:
             version = migrations.current(connection)
+        if version != migrations.HEAD and self._as_it_was is not None:
+            raise LedgerFailed(
+                f"ledger {self.name}: of another version, and read-only; copy it to where it can be written, and say `ledger moved`"
+            )
         if version != migrations.HEAD:
             with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
                 migrations.upgrade(connection)
@@ -174,6 +200,21 @@ class Database:
             raise LedgerFailed(f"ledger {self.name}: its row in ledger_identity is damaged; restore a backup and see `account verify`")
         self._file = self._found()
         return self._known
+
+    def _choose_mode(self) -> None:
+        """Opens a SQLite file that this user may not write so that nothing is written beside it either."""
+        file = str(self._url.database)
+        reading = not self._postgresql and not is_writable(file)
+        if reading or self._as_it_was is not None:
+            self._engine.dispose()
+            self._as_it_was = _state_of(file) if reading else None
+            self._connect_by(_reading_engine(self._url, self._patience) if reading else _engine(self._url, self._patience))
+
+    def _check_unchanged(self) -> None:
+        """Refuses what was read from a file without locks while another user, who may write it, did so."""
+        if self._as_it_was is not None and _state_of(str(self._url.database)) != self._as_it_was:
+            self.close()
+            raise LedgerFailed(f"ledger {self.name}: changed while it was read; read it again")
 
     def _check_place(self) -> None:
         """Refuses a SQLite file that was taken away or replaced since it was opened: debits would go to a file that nobody opens again."""
@@ -193,7 +234,7 @@ class Database:
             status = os.stat(str(self._url.database))
         except OSError:
             return None
-        if status.st_nlink > 1:
+        if status.st_nlink > 1 and self._as_it_was is None:
             raise LedgerFailed(
                 f"ledger {self.name}: its file has {status.st_nlink} names (hard links), and would pay its budget under each of them; "
                 f"remove the others, which `find -samefile` shows"
@@ -241,16 +282,57 @@ def _engine(url: URL, patience: float) -> Engine:
         event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, str(url), patience))
         event.listen(engine, "begin", _begin)
         return engine
+    # a database whose encoding is SQL_ASCII would hand over bytes, from its first word on
+    settings = {"connect_timeout": max(2, round(patience)), "client_encoding": "utf8"}
     try:
-        engine = create_engine(
-            url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args={"connect_timeout": max(2, round(patience))}
-        )
+        engine = create_engine(url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args=settings)
     except ImportError:
         raise MissingDependency("PostgreSQL needs psycopg; install it with `pip install 'privalign[postgres]'`") from None
     name = url.render_as_string(hide_password=True)
-    event.listen(engine, "connect", lambda connection, _: _prepare_postgresql(connection, name, patience))
+
+    def connect(dialect: Any, _: object, arguments: Any, named: Any) -> Any:  # before SQLAlchemy asks its own questions
+        connection = dialect.connect(*arguments, **named)
+        try:
+            _prepare_postgresql(connection, name, patience)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    event.listen(engine, "do_connect", connect)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _reading_engine(url: URL, patience: float) -> Engine:
+    """For a file that may only be read. Without a write-ahead log that somebody uses, SQLite is told that nobody changes it."""
+    file = str(url.database)
+    fixed = "" if _size(file + "-wal") else "&immutable=1"
+    path = quote(os.path.realpath(file))
+    engine = create_engine(
+        f"sqlite:///file:{path}?mode=ro{fixed}&uri=true",
+        hide_parameters=True,
+        max_overflow=-1,
+        connect_args={"timeout": patience, "isolation_level": None},
+    )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _state_of(file: str) -> tuple[object, ...]:
+    """What changes when a ledger is written."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, _size(file + "-wal")
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
 
 
 def _make_private(file: str) -> None:
@@ -279,19 +361,34 @@ def _prepare_sqlite(connection: sqlite3.Connection, name: str, patience: float) 
 
 def _begin(connection: Connection) -> None:
     """For migrations. The drivers begin nothing by themselves, so that a writer can take the lock before it reads."""
-    immediate = connection.dialect.name == "sqlite" and connection.get_execution_options().get(_WRITES)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(BEGIN_WRITING)
+        return
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
 
 
 def _prepare_postgresql(connection: Any, name: str, patience: float) -> None:
-    """Refuses a server that acknowledges commits before they are on its disk; bounds the waits for locks."""
+    """Sets what the ledger rests on, whatever the defaults of server, database and role.
+
+    Refuses a server that acknowledges commits before they are on its disk. The isolation is set where transactions begin; the search
+    path is the user's: it says which ledger is meant.
+    """
     connection.autocommit = True
-    milliseconds = round(patience * 1000)
+    milliseconds = max(1, round(patience * 1000))
+    pinned = {
+        "statement_timeout": 2 * milliseconds,  # above the wait for a lock, which it would cut short; first, as it bounds what follows
+        "lock_timeout": milliseconds,
+        "idle_in_transaction_session_timeout": milliseconds,  # a stalled client frees the account
+        "TimeZone": "'UTC'",
+        "DateStyle": "'ISO'",
+        "extra_float_digits": 3,  # shares and rates in full
+        "standard_conforming_strings": "on",
+    }
     with connection.cursor() as cursor:
+        for setting, value in pinned.items():
+            cursor.execute(f"SET {setting} = {value}")
         cursor.execute("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
         synchronous_commit, fsync = cursor.fetchone()
-        cursor.execute(f"SET lock_timeout = {milliseconds}")
-        cursor.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")  # a stalled client frees the account
     for setting, value, durable in (
         ("synchronous_commit", synchronous_commit, ("on", "remote_apply")),
         ("fsync", fsync, ("on",)),

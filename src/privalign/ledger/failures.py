@@ -5,6 +5,7 @@
     │   └── UnknownAccount    no account of that name
     ├── BackendFailed
     │   └── LedgerFailed      the database is away, full, locked, read-only, damaged or elsewhere: nothing was released
+    │       ├── TransactionsMet   two transactions could not both go on: tried again, until the patience ends
     │       └── LedgerBehind  it lacks a row that was committed: an older copy was put back, or it was rewritten
     ├── BudgetExhausted
     │   └── KeyExhausted      the sub-limit of an API key is used up
@@ -26,6 +27,10 @@ from privalign.errors import BackendFailed, BudgetExhausted, InvalidInput, Priva
 
 class LedgerFailed(BackendFailed):
     """The ledger's database did not do its work; the message says why and what helps."""
+
+
+class TransactionsMet(LedgerFailed):
+    """Two transactions could not both go on, and the server ended this one whole: it can be tried again."""
 
 
 class LedgerBehind(LedgerFailed):
@@ -90,6 +95,10 @@ _POSTGRESQL = {  # by class or code of SQLSTATE
     "53100": "the server's disk is full; free some space",
     "53300": "the server has no connection left; raise max_connections",
     "55P03": "locked by another session for too long; end it and retry",
+    "40001": "held up by other sessions for too long; retry",
+    "40P01": "held up by other sessions for too long; retry",
+    "22021": "the database's encoding does not hold this text; make one with ENCODING 'UTF8'",
+    "22P05": "the database's encoding does not hold this text; make one with ENCODING 'UTF8'",
     "57014": "locked by another session for too long; end it and retry",
     "57P": "the server is shutting down or was restarted; retry",
     "XX001": "damaged; restore a backup and check it with `account verify --expect-head`",
@@ -98,7 +107,14 @@ _POSTGRESQL = {  # by class or code of SQLSTATE
 
 def explain(error: Exception, ledger: str) -> LedgerFailed:
     """The driver's error as one line that names the ledger, the cause and the remedy, without SQL or values."""
-    return LedgerFailed(f"ledger {ledger}: {_cause(error)}")
+    kind = TransactionsMet if _state(error) in ("40001", "40P01") else LedgerFailed
+    return kind(f"ledger {ledger}: {_cause(error)}")
+
+
+def _state(error: Exception) -> str | None:
+    """The SQLSTATE of an error of PostgreSQL, where it has one."""
+    state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
+    return state
 
 
 def _cause(error: Exception) -> str:
@@ -110,7 +126,11 @@ def _cause(error: Exception) -> str:
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorcode", 0) & 0xFF
         return _SQLITE.get(code) or _first_line(original)
-    state = getattr(original, "sqlstate", None)
+    if isinstance(original, UnicodeDecodeError):
+        return "it holds text in another encoding; make a database with ENCODING 'UTF8'"
+    state = _state(original)
+    if state is None and type(original).__name__ == "ProgrammingError":  # found wrong before anything was sent, as of an unknown option
+        return f"the URL cannot be used: {_first_line(original)}"
     if state is None:  # the server never answered, or hung up
         return "the server is away; start it or check the URL"
     known = (_POSTGRESQL[state[:length]] for length in (5, 3, 2) if state[:length] in _POSTGRESQL)

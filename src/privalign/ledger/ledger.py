@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
@@ -31,9 +30,10 @@ from privalign.ledger.entries import (
     Verification,
     microseconds,
 )
-from privalign.ledger.failures import LedgerBehind, LedgerFailed, UnknownAccount, missing_head
+from privalign.ledger.failures import LedgerBehind, LedgerFailed, TransactionsMet, UnknownAccount, missing_head
 from privalign.ledger.schema import debit_of
 from privalign.ledger.terms import Terms, canonical, check_paid, terms_of
+from privalign.ledger.transaction import Transaction
 from privalign.sensitivity import Relation
 
 DEFAULT_URL = "sqlite:///privalign.db"
@@ -109,11 +109,14 @@ class Ledger:
         """
         terms = Terms(rule, relation, records_per_person, name if dataset is None else dataset)
         anchor = self._anchor(name)
-        with self._database.write() as transaction:
+
+        def create(transaction: Transaction) -> str:
             head = accounts.create(transaction, name, terms, also, self._now())
             if anchor is not None:  # the ledger had this account, and has lost it
                 raise LedgerBehind(name, anchor.head, 0)
-        self._anchor_at(name, 1, head)
+            return head
+
+        self._anchor_at(name, 1, self._write(create))
         return self.account(name)
 
     def account(self, name: str) -> Account:
@@ -142,8 +145,7 @@ class Ledger:
         Raises:
             InvalidInput: not above the present ε, or no reason.
         """
-        with self._book(name) as book:
-            accounts.raise_budget(book, float(epsilon), reason)
+        self._with_book(name, lambda book: accounts.raise_budget(book, float(epsilon), reason))
         return self.account(name)
 
     def moved(self) -> Move:
@@ -209,15 +211,18 @@ class Ledger:
         terms = self._terms_of(account)
         request = reservations.Request(tuple(events), terms.charge(tuple(events)), _seconds("lease", lease), idempotency, api_key, model)
         self._forget_old_texts()
+
+        def reserve(book: Book) -> Reservation | Replay | Pending:
+            if terms_of(book.row.parameters, book.row.dataset) != terms:
+                raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
+            check_paid(account, terms, debit_of("debited", book.row), events)
+            return reservations.reserve(book, request, self._retain)
+
         try:
-            with self._book(account) as book:
-                if terms_of(book.row.parameters, book.row.dataset) != terms:
-                    raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
-                check_paid(account, terms, debit_of("debited", book.row), events)
-                return reservations.reserve(book, request, self._retain)
+            return self._with_book(account, reserve)
         except BudgetExhausted:
-            with self._book(account) as book:
-                book.transaction.change(COUNT_REFUSAL, {"account": account, "by_queries": len(events), "now": book.now})
+            refused = {"account": account, "by_queries": len(events)}
+            self._with_book(account, lambda book: book.transaction.change(COUNT_REFUSAL, {**refused, "now": book.now}))
             raise
 
     def renew(self, reservation: Reservation) -> Reservation:
@@ -351,8 +356,7 @@ class Ledger:
         if expires is not None and expires.tzinfo is None:
             raise InvalidInput("expires", "the date has no time zone; give one, as in 2027-01-31T00:00:00Z")
         end = None if expires is None else microseconds(expires)
-        with self._database.write() as transaction:
-            return keys.create(transaction, self._now(), role, models, end, account, share, queries, rate)
+        return self._write(lambda transaction: keys.create(transaction, self._now(), role, models, end, account, share, queries, rate))
 
     def keys(self) -> list[Key]:
         """All keys, oldest first, without secrets."""
@@ -365,8 +369,7 @@ class Ledger:
         Raises:
             InvalidInput: no key has that id.
         """
-        with self._database.write() as transaction:
-            return keys.revoke(transaction, identity, self._now())
+        return self._write(lambda transaction: keys.revoke(transaction, identity, self._now()))
 
     def authenticate(self, presented: str) -> Key:
         """The key whose secret was sent, if it is valid now.
@@ -404,25 +407,37 @@ class Ledger:
     def _for_owner(self, reservation: Reservation, act: Callable[[Book], Outcome]) -> Outcome:
         """Acts on an open reservation; when it is too late, journals that first."""
         try:
-            with self._book(reservation.account) as book:
-                return act(book)
+            return self._with_book(reservation.account, act)
         except LeaseExpired:
-            with self._book(reservation.account):
-                pass
+            self._with_book(reservation.account, lambda _: None)
             raise
 
-    @contextmanager
-    def _book(self, name: str) -> Iterator[Book]:
-        """An account, locked for a writing transaction, which has all rows that were anchored; its head is anchored after the commit."""
+    def _write(self, act: Callable[[Transaction], Outcome]) -> Outcome:
+        """Acts in a writing transaction; begins anew, while the patience lasts, where it met another one and nothing was written."""
+        began = time.monotonic()
+        while True:
+            try:
+                with self._database.write() as transaction:
+                    return act(transaction)
+            except TransactionsMet:
+                if not self._database.again(began):
+                    raise
+
+    def _with_book(self, name: str, act: Callable[[Book], Outcome]) -> Outcome:
+        """Acts on an account, locked, which has all rows that were anchored; its head is anchored after the commit."""
         anchor = self._anchor(name)
-        with self._database.write() as transaction:
+
+        def locked(transaction: Transaction) -> tuple[Outcome, Book]:
             try:
                 book = Book.lock(transaction, name, self._now())
             except UnknownAccount:
                 raise self._absent(name, anchor) from None
             accounts.check_anchor(transaction, name, book.length, book.head, anchor)
-            yield book
+            return act(book), book
+
+        outcome, book = self._write(locked)
         self._anchor_at(name, book.length, book.head)
+        return outcome
 
     @staticmethod
     def _absent(name: str, anchor: Anchor | None) -> PrivalignError:
@@ -457,8 +472,7 @@ class Ledger:
         now = self._now()
         if now - self._purged >= _PURGE_EVERY * 1e6:
             self._purged = now
-            with self._database.write() as transaction:
-                reservations.forget_texts(transaction, now - self._retain)
+            self._write(lambda transaction: reservations.forget_texts(transaction, now - self._retain))
 
 
 def _seconds(name: str, value: float) -> float:

@@ -50,6 +50,15 @@ class Place:
         return f"{self.path} (device {self.device}, inode {self.inode})"
 
 
+def is_writable(file: str) -> bool:
+    """Whether this user may write a SQLite file, with what lies beside it; True where there is none yet, for SQLite to say."""
+    if not os.path.exists(file):
+        return True
+    beside = os.path.dirname(os.path.realpath(file)) if not os.path.exists(f"{file}-shm") else f"{file}-shm"
+    effective = os.access in os.supports_effective_ids
+    return all(os.access(each, os.W_OK, effective_ids=effective) for each in (file, beside))
+
+
 def is_mounted_alone(file: str) -> bool:
     """Whether the file itself is a mount point, so that what lies beside it lies elsewhere for others. False where nothing tells."""
     return os.path.realpath(file) in set(_mount_points())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import create_engine, make_url
@@ -30,10 +31,10 @@ def is_made(url: str) -> bool:
             raise InvalidInput("ledger", f"{file.parent} is not a folder; make it, or correct the URL")
         if not file.exists() or (file.is_file() and file.stat().st_size == 0):
             return False
-        waiting = {"timeout": 30.0}
+        waiting: dict[str, Any] = {"timeout": 30.0}
         parts = make_url(f"sqlite:///file:{quote(str(file.resolve()))}?mode=ro&uri=true")
     else:
-        waiting = {"connect_timeout": 30}
+        waiting = {"connect_timeout": 30, "client_encoding": "utf8"}
         parts = parts.set(drivername="postgresql+psycopg")
     engine = create_engine(parts, hide_parameters=True, connect_args=waiting)
     try:

@@ -30,17 +30,21 @@ _CHUNK = 1 << 16
 _LONGEST_TOKEN = 16  # more than `-Infinity` or an escape: an error this near to the end of a buffer may be a cut token
 _ROWS = 256
 _SHAPE = '{"prompt": …, "responses": [{"text": …, REWARD: …}, …]}'
+_UNSCORED = '{"prompt": …, "responses": [{"text": …}, …]}'
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """The candidates of one prompt with their scores, in the order of the file, both of length N ≥ 1.
-
-    `rewards` are finite, in the reward model's own units, and not public.
-    """
+class RecordedTexts:
+    """The candidates of one prompt, in the order of the file, of length N ≥ 1."""
 
     prompt: str
     texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(RecordedTexts):
+    """… with their scores, of the same length: finite, in the reward model's own units, and not public."""
+
     rewards: tuple[float, ...] = field(repr=False)
 
 
@@ -79,10 +83,24 @@ def read_pools(path: Path, reward: str = "proxy_reward", at_least: int = 1) -> G
         InvalidFile: unreadable, malformed, without records, a score that is not a finite number, too few candidates.
         MissingDependency: a Parquet file without pyarrow installed.
     """
+    shape = _SHAPE.replace("REWARD", f'"{reward}"')
+    for place, record in _some(path, reward):
+        texts = _texts(place, record, shape, at_least)
+        yield Pool(texts.prompt, texts.texts, _rewards(place, record["responses"], shape, reward))
+
+
+def read_texts(path: Path, at_least: int = 1) -> Generator[RecordedTexts, None, None]:
+    """Reads a file of candidates prompt by prompt, whether or not they are scored; as `read_pools` otherwise."""
+    for place, record in _some(path, None):
+        yield _texts(place, record, _UNSCORED, at_least)
+
+
+def _some(path: Path, reward: str | None) -> Iterator[tuple[Place, Any]]:
+    """The records, at least one."""
     empty = True
     for place, record in records(path, reward):
         empty = False
-        yield _pool(place, record, reward, at_least)
+        yield place, record
     if empty:
         raise Place(path).flaw("no records in it; give JSONL, a JSON array or Parquet of scored candidates")
 
@@ -100,8 +118,7 @@ class Place:
         return InvalidFile(str(self.path), self.where, message)
 
 
-def _pool(place: Place, record: Any, reward: str, at_least: int) -> Pool:
-    shape = _SHAPE.replace("REWARD", f'"{reward}"')
+def _texts(place: Place, record: Any, shape: str, at_least: int) -> RecordedTexts:
     if not isinstance(record, dict):
         raise place.flaw(f"not a record; give {shape}")
     for key in ("prompt", "responses"):
@@ -113,16 +130,21 @@ def _pool(place: Place, record: Any, reward: str, at_least: int) -> Pool:
         raise place.flaw(f"'responses' is not a list; give {shape}")
     if len(responses) < at_least:
         raise place.flaw(f"{len(responses)} responses where {at_least} are needed; add responses, lower n, or draw with replacement")
-    texts, rewards = [], []
+    texts = _column(place, responses, "text", shape)
+    return RecordedTexts(prompt, tuple(_unicode(place, text, f"text of response {number}") for number, text in enumerate(texts, start=1)))
+
+
+def _rewards(place: Place, responses: list[Any], shape: str, reward: str) -> tuple[float, ...]:
+    return tuple(_finite(place, value, reward) for value in _column(place, responses, reward, shape))
+
+
+def _column(place: Place, responses: list[Any], key: str, shape: str) -> Iterator[Any]:
     for number, response in enumerate(responses, start=1):
         if not isinstance(response, dict):
             raise place.flaw(f"response {number} is not an object; give {shape}")
-        for key in ("text", reward):
-            if key not in response:
-                raise place.flaw(f"'{key}' of response {number} is missing; give {shape}")
-        texts.append(_unicode(place, response["text"], f"text of response {number}"))
-        rewards.append(_finite(place, response[reward], reward))
-    return Pool(prompt, tuple(texts), tuple(rewards))
+        if key not in response:
+            raise place.flaw(f"'{key}' of response {number} is missing; give {shape}")
+        yield response[key]
 
 
 def _unicode(place: Place, value: Any, name: str) -> str:
@@ -150,8 +172,8 @@ def _finite(place: Place, value: Any, name: str) -> float:
     return number
 
 
-def records(path: Path, reward: str) -> Iterator[tuple[Place, Any]]:
-    """The records as parsed, unchecked, each with its place."""
+def records(path: Path, reward: str | None) -> Iterator[tuple[Place, Any]]:
+    """The records as parsed, unchecked, each with its place; of Parquet with this column, None: without scores."""
     whole = Place(path)
     with _reading(whole):
         regular = stat.S_ISREG(path.stat().st_mode)
@@ -289,7 +311,7 @@ class _Elements:
         return bool(fresh)
 
 
-def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[Place, Any]]:
+def _rows(path: Path, file: IO[bytes], reward: str | None) -> Iterator[tuple[Place, Any]]:
     """Parquet rows, gathered into one record a prompt; a record's place is that of its first row."""
     try:
         import pyarrow as pa
@@ -297,7 +319,8 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[Place, Any
     except ImportError:
         raise MissingDependency("Parquet files need pyarrow; get it with: pip install 'privalign[parquet]'") from None
 
-    columns = ["prompt_id", "prompt", "text", reward]
+    scored = [] if reward is None else [reward]
+    columns = ["prompt_id", "prompt", "text", *scored]
     place = Place(path)
     met: set[Hashable] = set()
     record: dict[str, Any] | None = None
@@ -309,7 +332,7 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[Place, Any
                 raise place.flaw(f"column '{column}' is missing; give one row per candidate with {', '.join(columns)}")
         for group in range(table.num_row_groups):
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
-                for prompt_id, prompt, text, score in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                for prompt_id, prompt, text, *scores in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                     row += 1
                     here = Place(path, f"row group {group + 1}, row {row}")
                     if record is None or prompt_id != record["prompt_id"]:
@@ -323,7 +346,7 @@ def _rows(path: Path, file: IO[bytes], reward: str) -> Iterator[tuple[Place, Any
                         met.add(prompt_id)
                     if prompt != record["prompt"]:
                         raise here.flaw("two prompts share a prompt_id; give every prompt its own")
-                    record["responses"].append({"text": text, reward: score})
+                    record["responses"].append({"text": text, **dict(zip(scored, scores, strict=True))})
     except InvalidFile:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError):  # what pyarrow says may quote a value

@@ -64,6 +64,11 @@ class HashedNgrams:
 
     def rows(self, prompts: Sequence[str], answers: Sequence[str], norm: float) -> Any:
         """See `FeatureMap`."""
+        places = {answer: place for place, answer in enumerate(dict.fromkeys(answers))}  # pairs of a prompt share their answers
+        distinct = self._rows(list(places), norm)
+        return distinct if len(places) == len(answers) else distinct[[places[answer] for answer in answers]]
+
+    def _rows(self, answers: Sequence[str], norm: float) -> Any:
         from scipy.sparse import csr_array
 
         words = self._vectorizer.transform(answers)

@@ -67,8 +67,8 @@ def released_head(weights: Floats, settings: HeadSettings, scale: float, *, epsi
     Raises:
         InvalidInput: the scale is not a finite number above 0, or too small for a grid below it.
     """
-    furthest = _MOST_STEPS / 2 * grid_of(scale)
-    noisy = gaussian_vector(np.clip(weights, -furthest, furthest), scale)
+    most = furthest(scale)
+    noisy = gaussian_vector(np.clip(weights, -most, most), scale)
     return Head(noisy, released_certificate(settings, scale, epsilon=epsilon, delta=delta, account=account))
 
 
@@ -91,6 +91,11 @@ def grid_of(scale: float) -> float:
     if not sys.float_info.min / GRID < scale < math.inf:
         raise InvalidInput("scale", f"{scale} is not a finite number above 0, or too small for a grid below it")
     return 2.0 ** math.floor(math.log2(scale * GRID))
+
+
+def furthest(scale: float) -> float:
+    """What numbers are cut to before `gaussian_vector`, which would refuse larger ones and so say something of them."""
+    return _MOST_STEPS / 2 * grid_of(scale)
 
 
 def gaussian_vector(values: Floats, scale: float) -> Floats:

@@ -80,14 +80,18 @@ class HeadReward:
 
     def score(self, prompt: str, answers: Sequence[str]) -> NDArray[np.float64]:
         """Scores in the public range, shape (len(answers),)."""
-        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
-        values, exponent = sums.scaled(rows.data, self._norm)
-        ends = rows.indptr.astype(np.int64)
-        raw = np.stack(
-            [sums.times_power(sums.sums(values * head[rows.indices], ends), self._exponent + exponent) for head in self._weights]
-        )
+        raw = self.raw(prompt, answers)
         low, high, width = self.certificate.range.low, self.certificate.range.high, self.certificate.range.width
         if self.certificate.output == "sigmoid":
             raw = low + width * sums.sigmoid(raw)
         scores: Floats = np.clip(raw, low, high)
         return scores[0] if len(scores) == 1 else np.clip(sums.means(scores, max(-low, high)), low, high)
+
+    def raw(self, prompt: str, answers: Sequence[str]) -> Floats:
+        """w·φ of every head, before it is clipped or squashed, shape (heads, len(answers)); no range bounds it."""
+        rows = self._features.rows([prompt] * len(answers), answers, self._norm)
+        values, exponent = sums.scaled(rows.data, self._norm)
+        ends = rows.indptr.astype(np.int64)
+        return np.stack(
+            [sums.times_power(sums.sums(values * head[rows.indices], ends), self._exponent + exponent) for head in self._weights]
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from privalign.errors import InvalidInput
+from privalign.rewards.provenance import has_weights
 from privalign.secret import existing_key
 from privalign.sensitivity import Relation, RewardRange, Sensitivity, load_certificate
 
@@ -17,7 +18,7 @@ def certified_sensitivity(path: Path, range: RewardRange) -> Sensitivity:
             own: it would say nothing about another model.
     """
     certificate = load_certificate(path, existing_key())
-    if certificate.released or certificate.features is not None or certificate.kind not in ("declared", "ensemble"):
+    if has_weights(certificate):
         raise InvalidInput(
             "certificate", f'{path} is about the weights of a head and about no other model; give it to a reward of kind "head"'
         )

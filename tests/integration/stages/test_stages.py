@@ -240,8 +240,8 @@ def test_unequal_counts_and_a_candidate_that_cannot_be_scored(uneven: Path, tmp_
     assert rows(tmp_path / "scored").column("length").to_pylist() == [0.9, 0.9, None, 1.7, 0.9, 0.2]
 
     graded = run_grade(GradeSettings("math"), tmp_path / "scored", None, tmp_path / "math", LocalEngine())
-    assert rows(tmp_path / "math").column("is_correct").to_pylist() == [1.0, 1.0, 0.0, 0.0, None, None]
-    assert graded.nulls == {"is_correct": 2}
+    assert rows(tmp_path / "math").column("is_correct").to_pylist() == [1.0, 1.0, None, None, None, None]
+    assert graded.nulls == {"is_correct": 4}
 
     gold = GradeSettings("reward", reward="length", range=(0.2, 1.2))
     run_grade(gold, tmp_path / "scored", None, tmp_path / "gold", LocalEngine())
@@ -251,9 +251,49 @@ def test_unequal_counts_and_a_candidate_that_cannot_be_scored(uneven: Path, tmp_
             run_grade(GradeSettings("reward", reward=column, range=(0.0, 1.0)), tmp_path / "scored", None, tmp_path / "x", LocalEngine())
 
 
-def test_letters(uneven: Path, tmp_path: Path) -> None:
-    run_grade(GradeSettings("letter"), uneven, None, tmp_path / "letters", LocalEngine())
-    assert rows(tmp_path / "letters").column("is_correct").to_pylist() == [0.0, 0.0, 0.0, 0.0, None, None]
+def asked(folder: Path, *prompts: tuple[str | None, list[str]]) -> Path:
+    """A folder of a shard a prompt, each with its right answer and candidates."""
+    with working_on(folder, "collect", {}, prompts=len(prompts), shards=len(prompts), session={}) as made:
+        for number, (gold, texts) in enumerate(prompts):
+            columns = {"prompt_id": [number] * len(texts), "prompt": ["p"] * len(texts), "text": texts}
+            made.write(number, to_parquet(pa.table(columns | {"gt_answer": pa.array([gold] * len(texts), pa.string())})))
+    return folder
+
+
+def test_letters(terminal: Any, tmp_path: Path) -> None:
+    texts = ["\\boxed{A^{-1}}. The answer is (B)", "The answer is (c).", "I do not know.", "The answer is (F)."]
+    source = asked(tmp_path / "asked", ("B", texts), (None, texts), (" C\n", texts))
+    grading = ["grade", "--from", source, "--kind", "letter"]
+    report = terminal.done(*grading, "--out", tmp_path / "letters")
+    assert rows(tmp_path / "letters").column("is_correct").to_pylist() == [1.0, 0.0, None, None] + [None] * 4 + [0.0, 1.0, None, None]
+    assert report["nulls"] == {"is_correct": 8}
+    terminal.done(*grading, "--choices", 6, "--out", tmp_path / "six")
+    assert rows(tmp_path / "six").column("is_correct").to_pylist() == [1.0, 0.0, None, 0.0] + [None] * 4 + [0.0, 1.0, None, 0.0]
+    code, out, _ = terminal.run(*grading, "--out", tmp_path / "letters")
+    assert code == 0
+    assert "nulls.is_correct" in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "said"),
+    [
+        ("letter", "E", "prompt_id 1: gt_answer 'E' is none of A, B, C, D; "),
+        ("letter", "b", "prompt_id 1: gt_answer 'b' is none of"),
+        ("letter", "(B)", "prompt_id 1: gt_answer '(B)' is none of"),
+        ("letter", "AB", "prompt_id 1: gt_answer 'AB' is none of"),
+        ("letter", "", "prompt_id 1: gt_answer '' is none of"),
+        ("math", "", "prompt_id 1: gt_answer '' cannot be read"),
+        ("math", "\\frac{1}{", "prompt_id 1: gt_answer '\\\\frac{1}{' cannot be read"),
+    ],
+)
+def test_a_right_answer_that_nothing_can_equal_is_refused_before_anything_is_graded(
+    terminal: Any, tmp_path: Path, kind: str, gold: str, said: str
+) -> None:
+    source = asked(tmp_path / "asked", ("B", ["The answer is (B)."]), (gold, ["The answer is (B)."]))
+    line = terminal.failed("grade", "--from", source, "--kind", kind, "--out", tmp_path / "graded")
+    assert said in line
+    assert "part-00001.parquet" in line
+    assert not (tmp_path / "graded").exists()
 
 
 def test_a_judge_that_says_nothing_usable_gives_null_and_no_zero(uneven: Path, tmp_path: Path) -> None:
@@ -279,12 +319,12 @@ def test_a_judge_that_refuses_everything_is_a_failure(uneven: Path, tmp_path: Pa
 
 
 def test_scores_of_other_candidates_are_refused(uneven: Path, tmp_path: Path) -> None:
-    run_grade(GradeSettings("letter"), uneven, None, tmp_path / "letters", LocalEngine())
+    run_grade(GradeSettings("math"), uneven, None, tmp_path / "math", LocalEngine())
     manifest = json.loads((uneven / "manifest.json").read_text())
     (uneven / "manifest.json").write_text(json.dumps(manifest | {"id": "another"}))
     with pytest.raises(InvalidInput, match='source: "another" here, '):
-        run_grade(GradeSettings("letter"), uneven, None, tmp_path / "letters", LocalEngine())
-    assert Shards.read(tmp_path / "letters").missing() == []
+        run_grade(GradeSettings("math"), uneven, None, tmp_path / "math", LocalEngine())
+    assert Shards.read(tmp_path / "math").missing() == []
 
 
 # ---- the whole run, by recipe, on a real model
@@ -331,9 +371,9 @@ certificate = "head.json"
     report = terminal.done("grade", *options)
     no_folder = ["--recipe", recipe, "--run", recipe]
     assert f"--run: {recipe}/collect cannot be made" in terminal.failed("collect", *no_folder)  # no --out was given
-    assert (report["path"], report["candidates"], report["nulls"]) == (str(run / "grade"), 24, {"is_correct": 0})
-    table = rows(run / "grade")
-    assert 0 < sum(table.column("is_correct").to_pylist()) < 24
+    grades = rows(run / "grade").column("is_correct").to_pylist()
+    assert (report["path"], report["candidates"], report["nulls"]) == (str(run / "grade"), 24, {"is_correct": grades.count(None)})
+    assert 0 < grades.count(1.0) < 24 - grades.count(None)  # a small model: some of its answers hold no number
     assert terminal.done("grade", *options)["resumed"] == 3
     summary = terminal.done("select", run / "grade" / "part-00000.parquet", "--mechanism", "bon", "--n", 8, "--range", "0,1")
     assert summary["answered"] == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,18 @@ def test_studies_say_the_terms_of_a_released_head() -> None:
     stated = Sensitivity(1.0, RewardRange(0.0, 1.0), "released", release=release).stated()
     for words in (basis(stated), terms(stated)):
         assert f"no query costs anything: the head itself was {release.words}" in words
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_written_is_its_users_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    """Answers, exports and scores hold what the ledger was paid for."""
+    (tmp_path / "shared").touch(mode=0o640)
+    (tmp_path / "shared").chmod(0o640)
+    before = os.umask(umask)
+    try:
+        for name in ("new", "shared"):
+            with replacing(tmp_path / name) as file:
+                file.write("x")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "shared")] == [0o600, 0o640]  # one that is shared stays so

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from privalign.experiments.stages.score import prompt_runs
 from privalign.experiments.stages.shards import Shards
+from privalign.rewards.provenance import ScoredBy, signed_columns
 
 SHARED = ("prompt_id", "prompt", "gt_answer")
 
@@ -26,3 +27,14 @@ def jsonl(path: Path) -> Iterator[str]:
         for prompt, rows in prompt_runs(table):
             responses = [{name: columns[name][row] for name in own} for row in rows]
             yield json.dumps({"prompt": prompt, "gt_answer": columns["gt_answer"][rows.start], "responses": responses}, ensure_ascii=False)
+
+
+def common_signatures(path: Path) -> dict[str, ScoredBy]:
+    """The columns that one head made in all shards of a folder, as their signatures say.
+
+    Raises:
+        InvalidFile: a shard is not the one that was signed.
+    """
+    shards = Shards.read(path)
+    first, *others = (signed_columns(shards.file(number)) for number in range(shards.shards))
+    return {column: by for column, by in first.items() if all(other.get(column) == by for other in others)}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidFile, InvalidInput
 from privalign.experiments.stages.engine import Advance, MakeShard, in_order, policy_opened
 from privalign.experiments.stages.judge import CRITERION, judge_messages, judged_score
 from privalign.experiments.stages.letters import letter_of
@@ -20,6 +21,7 @@ from privalign.experiments.stages.mathematics import Verifier
 from privalign.experiments.stages.score import prompt_runs
 from privalign.experiments.stages.settings import GradeSettings
 from privalign.experiments.stages.shards import Shards
+from privalign.experiments.stages.tasks import ALPHABET
 from privalign.policies.completions import UpstreamFailed
 from privalign.policies.protocol import Policy
 from privalign.settings import option
@@ -47,10 +49,11 @@ class GradeJob:
     make_judge: Callable[[], Policy] | None = None
 
     def check(self) -> None:
-        """Refuses a folder that lacks what this kind needs.
+        """Refuses a folder that lacks what this kind needs, and a right answer that no candidate could be found equal to.
 
         Raises:
             InvalidInput: graded already, no such reward column of numbers, or prompts without a right answer.
+            InvalidFile: a right answer that cannot be read; names the prompt.
         """
         table = self.source.table(0)  # says what is missing, so before the import
         from pyarrow import types
@@ -61,8 +64,36 @@ class GradeJob:
         if reward is not None and not (reward in table.column_names and types.is_floating(table.schema.field(reward).type)):
             raise InvalidInput("reward", f"{self.source.path} has no column '{reward}' of scores; score it with that reward first")
         golds = table.column("gt_answer")
-        if self.settings.kind in ("math", "letter") and golds.null_count == len(golds):
-            raise InvalidInput("kind", f"{self.settings.kind} needs prompts with a gt_answer, {self.source.path} has none; use a judge")
+        if self.settings.kind in ("math", "letter"):
+            if golds.null_count == len(golds):
+                raise InvalidInput("kind", f"{self.settings.kind} needs prompts with a gt_answer, {self.source.path} has none; use a judge")
+            self._check_golds()
+
+    def _check_golds(self) -> None:
+        """Every right answer, before the first candidate is graded."""
+        can_be: Callable[[str], bool]
+        with contextlib.ExitStack() as stack:
+            if self.settings.kind == "letter":
+                offered = ALPHABET[: self.settings.choices]
+                can_be, what = set(offered).__contains__, f"is none of {', '.join(offered)}; mend it in the prompts, or give more --choices"
+            else:
+                can_be = stack.enter_context(Verifier(self.settings.timeout)).can_read
+                what = "cannot be read as a number or an expression in LaTeX; mend it in the prompts, or leave it out"
+            known: set[str] = set()
+            for file, prompt, gold in self._golds():
+                if gold not in known and not (gold.strip() and can_be(gold.strip())):
+                    shown = gold if len(gold) <= 60 else f"{gold[:60]}…"
+                    raise InvalidFile(str(file), None, f"prompt_id {prompt}: gt_answer {shown!r} {what}")
+                known.add(gold)
+
+    def _golds(self) -> Iterator[tuple[Path, int, str]]:
+        for number in range(self.source.shards):
+            table = self.source.table(number)
+            golds, prompts = table.column("gt_answer"), table.column("prompt_id")
+            for _, rows in prompt_runs(table):
+                gold = golds[rows.start].as_py()
+                if gold is not None:
+                    yield self.source.file(number), prompts[rows.start].as_py(), gold
 
     def units(self, number: int) -> int:
         """How many prompts a shard holds."""
@@ -117,9 +148,13 @@ class GradeJob:
         def grades(table: pa.Table, advance: Advance) -> Grades:
             advance(len(prompt_runs(table)))
             pairs = zip(table.column("gt_answer").to_pylist(), table.column("text").to_pylist(), strict=True)
-            return [None if gold is None else float(letter_of(text) == gold.strip()) for gold, text in pairs]
+            return [None if gold is None else self._letter_grade(gold.strip(), text) for gold, text in pairs]
 
         yield grades
+
+    def _letter_grade(self, gold: str, text: str) -> float | None:
+        letter = letter_of(text, self.settings.choices)
+        return None if letter is None else float(letter == gold)
 
     @contextlib.contextmanager
     def _reward(self) -> Iterator[Callable[[pa.Table, Advance], Grades]]:

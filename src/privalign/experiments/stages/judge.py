@@ -46,7 +46,14 @@ _RUBRIC = """\
 {levels}
 
 ###Feedback: """
-_RESULT = re.compile(r"\[RESULT\]\s*:?\s*\(?\s*(?:[Ss]core\s*:?\s*)?(\d+(?:\.\d+)?)")
+_RESULT = re.compile(r"\[\s*RESULT\s*\]", re.IGNORECASE)
+_OPENED, _CLOSED = r"""[\s*_`"'$:=<(\[{\\]*""", r"""[*_`"'$>)\]}\\]*"""
+_SCORE = re.compile(
+    rf"{_OPENED}(?:[-–—]\s+)?{_OPENED}(?:(?:the\s+)?(?:final\s+|overall\s+)?(?:score|rating|result|grade)\b(?:\s+(?:is|of))?{_OPENED})?(?:boxed)?{_OPENED}"
+    rf"(?P<score>[1-5])(?:\.0+)?{_CLOSED}(?:\s*(?:/|out\s+of|of)\s*(?P<most>\d+(?:\.\d+)?))?{_CLOSED}"
+    r"(?!\.?\d|\s*%|\w|\s*(?:[-–—,/]|to|or|and|of)\s*\d)",
+    re.IGNORECASE,
+)
 
 
 def judge_messages(instruction: str, response: str, reference: str | None, criterion: str = CRITERION) -> tuple[Message, ...]:
@@ -64,9 +71,11 @@ def judge_messages(instruction: str, response: str, reference: str | None, crite
 
 
 def judged_score(feedback: str) -> float | None:
-    """The score 1 … 5 brought to [0, 1] by (k − 1)/4; None where there is none, or it is no whole number from 1 to 5.
+    """The score 1 … 5 brought to [0, 1] by (k − 1)/4; None where there is none, or it is no whole number from 1 to 5, or another scale's.
 
-    The last `[RESULT]` counts: a response that quotes the mark, and is quoted in the feedback, must not decide.
+    Marks and brackets around it, "Score:" before it and "/5" behind mean nothing. The last `[RESULT]` that anything follows counts: a
+    response that quotes the mark, and is quoted in the feedback, must not decide.
     """
-    found = _RESULT.findall(feedback)
-    return (int(found[-1]) - 1) / 4 if found and found[-1] in ("1", "2", "3", "4", "5") else None
+    answers = [answer for answer in _RESULT.split(feedback)[1:] if re.search(r"\w", answer)]
+    found = _SCORE.match(answers[-1]) if answers else None
+    return (int(found["score"]) - 1) / 4 if found and found["most"] in (None, "5") else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from privalign.experiments.stages import collect, grade, score
 from privalign.experiments.stages.engine import Engine, Job
 from privalign.experiments.stages.settings import CollectSettings, GradeSettings, ScoreSettings
 from privalign.experiments.stages.shards import Shards, working_on
-from privalign.experiments.study import NOTICE
+from privalign.rewards.provenance import sign_scores
 from privalign.settings import option
 
+NOTICE = "not a private release: what the folder holds is exact, scores included; it is for its user alone"
 Progress = Callable[[int, int], None]  # prompts done, prompts in all
 
 
@@ -87,7 +89,7 @@ def run_score(
     job = score.ScoreJob(settings, shards, {name: rewards[name].make for name in settings.rewards})
     job.check()
     described = score.manifest_settings(settings, shards, {name: reward.table for name, reward in rewards.items()})
-    return _run(job, out, "score", described, (shards.prompts, shards.shards), engine, progress, settings.rewards)
+    return _run(job, out, "score", described, (shards.prompts, shards.shards), engine, progress, settings.rewards, _sign)
 
 
 def run_grade(
@@ -110,6 +112,13 @@ def run_grade(
     return _run(job, out, "grade", described, (shards.prompts, shards.shards), engine, progress, (grade.COLUMN,))
 
 
+def _sign(file: Path, content: bytes) -> None:
+    """Signs a shard as scored by the heads that made it; before it is written, so that no crash leaves it without."""
+    columns = score.scored_by(content)
+    if columns:
+        sign_scores(file, hashlib.sha256(content).digest(), columns)
+
+
 def _source(source: Path, out: Path) -> Shards:
     if source.resolve() == out.resolve():
         raise InvalidInput(option("out"), f"{out} is the folder to read; give another one")
@@ -125,6 +134,7 @@ def _run(
     engine: Engine,
     progress: Progress,
     nullable: tuple[str, ...],
+    sign: Callable[[Path, bytes], None] = lambda *_: None,
 ) -> StageReport:
     started = time.monotonic()
     prompts, shards = size
@@ -139,6 +149,7 @@ def _run(
             progress(done, prompts)
 
         for number, content in engine.run(job, missing, advance):
+            sign(folder.file(number), content)
             folder.write(number, content)
         candidates, nulls = folder.counts(*nullable)
     return StageReport(stage, out, prompts, candidates, shards, shards - len(missing), nulls, round(time.monotonic() - started, 3))

@@ -1,12 +1,17 @@
 """`score`: adds a column per reward model, raw (mapped, not clipped); null where a candidate cannot be scored.
 
-Rewards are treated as public here, so that what is null may be counted and shown.
+Scores may be protected: shards are for this user alone, and no figure of them is shown. What is null is counted and shown, by the
+assumption that stands beside every guarantee: whether a scorer fails does not depend on the protected data.
+
+A shard says in its schema which of its columns a certified head made here; it is signed as such when it is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +20,9 @@ from privalign.errors import BackendFailed, InvalidInput
 from privalign.experiments.stages.engine import Advance, MakeShard
 from privalign.experiments.stages.settings import ScoreSettings
 from privalign.experiments.stages.shards import Shards
+from privalign.rewards.certified_head import CertifiedHeadReward
 from privalign.rewards.protocol import Reward
+from privalign.rewards.provenance import ScoredBy
 from privalign.rewards.scores import UnusableScores, finite_scores
 from privalign.types import Candidate, Request
 
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3  # of the probe that tells a scorer that is down from a candidate that cannot be scored
 FIRST_WAIT = 1.0  # seconds before the second probe; doubled before the third
 PROXY = "proxy_reward"
+_SCORED_BY = b"privalign.scored_by"
 
 
 def manifest_settings(settings: ScoreSettings, source: Shards, rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -76,11 +84,25 @@ class ScoreJob:
                 for start in range(0, len(candidates), self.settings.batch):
                     scores[name] += await score_each(reward, request, candidates[start : start + self.settings.batch])
             advance(1)
+        heads = {name: reward.certificate for name, reward in rewards.items() if isinstance(reward, CertifiedHeadReward)}
+        first = self.settings.rewards[0]
         if PROXY not in table.column_names and PROXY not in scores:
-            scores = {PROXY: scores[self.settings.rewards[0]], **scores}
+            scores = {PROXY: scores[first], **scores}
+            heads |= {PROXY: heads[first]} if first in heads else {}
         for name, values in scores.items():
             table = table.append_column(name, pa.array(values, pa.float64()))
-        return table
+        scored_by = {name: dataclasses.asdict(ScoredBy.of(certificate)) for name, certificate in heads.items()}
+        return table.replace_schema_metadata({_SCORED_BY: json.dumps(scored_by)})  # in place of what the source says of itself
+
+
+def scored_by(shard: bytes) -> dict[str, ScoredBy]:
+    """Which columns of a shard a certified head made, as the job that made the shard says in it: to be believed of no other bytes."""
+    import io
+
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_schema(io.BytesIO(shard)).metadata or {}
+    return {name: ScoredBy(**by) for name, by in json.loads(metadata.get(_SCORED_BY, b"{}")).items()}
 
 
 async def score_each(reward: Reward, request: Request, candidates: Sequence[Candidate]) -> list[float | None]:

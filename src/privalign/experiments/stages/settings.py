@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privalign.errors import InvalidInput
-from privalign.experiments.stages.tasks import TASKS
+from privalign.experiments.stages.tasks import ALPHABET, TASKS, USUAL
 
 GRADE_KINDS = ("math", "letter", "reward", "judge")
 
@@ -130,6 +130,7 @@ class GradeSettings(_Defaults):
 
     Args:
         kind: `math` (math-verify), `letter` (multiple choice), `reward` (a gold reward's column), `judge` (Prometheus).
+        choices: how many options every question offers, lettered from A (letter).
         timeout: seconds that one answer may take (math). workers: processes that verify (math).
         reward, range: the gold column, and the public range that maps to [0, 1] (reward).
         policy, criterion, temperature, max_tokens, seed, concurrency: the judge, what it looks at (None: helpfulness), its
@@ -140,6 +141,7 @@ class GradeSettings(_Defaults):
     """
 
     kind: str
+    choices: int = USUAL
     timeout: float = 10.0
     workers: int = 1
     reward: str | None = None
@@ -163,6 +165,8 @@ class GradeSettings(_Defaults):
                 raise InvalidInput(name, f"missing; give {what}" if self.kind == kind else f"belongs to kind {kind}, not to {self.kind}")
         if self.range is not None and not (all(map(math.isfinite, self.range)) and self.range[0] < self.range[1]):
             raise InvalidInput("range", f"{list(self.range)} is not a pair of finite numbers, the lower one first")
+        if not 2 <= self.choices <= len(ALPHABET):
+            raise InvalidInput("choices", f"{self.choices} is not between 2 and {len(ALPHABET)}")
         if not 0 < self.timeout < math.inf:
             raise InvalidInput("timeout", f"{self.timeout} is not a finite number of seconds above 0")
         _at_least_one(self, "workers", "max_tokens", "concurrency")
@@ -172,7 +176,7 @@ class GradeSettings(_Defaults):
         """The settings that this kind of grading depends on."""
         used = {
             "math": ("timeout",),
-            "letter": (),
+            "letter": ("choices",),
             "reward": ("reward", "range"),
             "judge": ("policy", "criterion", "temperature", "max_tokens", "seed"),
         }

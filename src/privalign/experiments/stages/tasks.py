@@ -14,7 +14,9 @@ from typing import Any
 
 from privalign.errors import BackendFailed, InvalidFile, InvalidInput, MissingDependency
 
-LETTERS = "ABCD"
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+USUAL = 4  # options of a question where nothing else is said
+LETTERS = ALPHABET[:USUAL]
 
 _BOXED = "{question}\n\nReason step by step, then give your final answer within \\boxed{{}}."
 _CHOICE = (

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from privalign.accounting.rules import SPENT
 from privalign.aligner import ServedModel
 from privalign.errors import CheckFailed
 from privalign.gateway.dashboard import chart, figures, guarantee
@@ -24,7 +25,7 @@ from privalign.gateway.dashboard.followers import Followed, Followers
 from privalign.gateway.dashboard.history import HORIZONS, Horizon
 from privalign.gateway.dashboard.pages import HEADERS, LIVE_HEADER, PREFIX, STATIC, render
 from privalign.gateway.dashboard.sessions import Network, Session, Sessions, Tries, same_origin, visitor
-from privalign.ledger import Entry, KeyRefused, Ledger, LedgerFailed, Role, UnknownAccount
+from privalign.ledger import Entry, KeyRefused, Ledger, LedgerBehind, LedgerFailed, Role, UnknownAccount
 
 _LOG = logging.getLogger(__name__)
 _READ = ["GET", "HEAD"]
@@ -100,6 +101,9 @@ class _Page(APIRoute):
                 return _error(request, error.status_code, str(error.detail))
             except UnknownAccount:
                 return _error(request, 404, "There is no account of that name.")
+            except LedgerBehind as error:
+                _LOG.error("%s", error)
+                return _error(request, 503, f"Nothing is answered. {error}.")
             except LedgerFailed as error:
                 _LOG.error("%s", error)
                 return _error(request, 503, "The ledger cannot be read at the moment. The gateway's log says why.")
@@ -137,7 +141,7 @@ class _Dashboard:
         cards = [
             self._followers.look(account.name, lambda followed: _summary(followed, horizon, now)) for account in self._ledger.accounts()
         ]
-        return render(request, "overview.html", session=session, now=now, cards=cards, live=True)
+        return render(request, "overview.html", session=session, now=now, cards=cards, live=True, spent_is=SPENT)
 
     def account(self, request: Request, name: str, horizon: str = "day") -> Response:
         session, now, chosen = self._session(request), self._now(), _horizon(horizon)
@@ -304,6 +308,7 @@ def _details(followed: Followed, horizon: Horizon, now: datetime) -> dict[str, A
         **summary,
         "promise": guarantee.promise(account),
         "assumptions": guarantee.assumptions(account),
+        "spent_is": SPENT,
         "horizon": horizon,
         "chart": drawn,
         "paces": figures.paces(followed, now) if followed.complete else (),

@@ -17,7 +17,32 @@ from privalign.experiments.stages.judge import CRITERION, judge_messages, judged
         ("So so.\n[RESULT] 3\n", 0.5),
         ("[RESULT] (4)", 0.75),
         ("[RESULT] Score: 2", 0.25),
+        ("[RESULT] **4**", 0.75),
+        ("**[RESULT] 4**", 0.75),
+        ("**[RESULT]** 4", 0.75),
+        ("[RESULT] `4`", 0.75),
+        ("[RESULT] [4]", 0.75),
+        ("[RESULT] {4}", 0.75),
+        ("[RESULT] <4>", 0.75),
+        ("[RESULT]: 4", 0.75),
+        ("[RESULT] = 4", 0.75),
+        ("[RESULT] – 4", 0.75),
+        ('[RESULT] "4"', 0.75),
+        ("[RESULT] $\\boxed{4}$", 0.75),
+        ("[RESULT]\n\n4", 0.75),
+        ("[Result] 4.", 0.75),
+        ("[RESULT] 4.0", 0.75),
+        ("[RESULT] 4/5", 0.75),
+        ("[RESULT] **4** / 5", 0.75),
+        ("[RESULT] 4 out of 5.", 0.75),
+        ("[RESULT] **Score: 4/5**", 0.75),
+        ("[RESULT] The final score is 4", 0.75),
+        ("[RESULT] (Score: **4**)", 0.75),
+        ("[RESULT] 4 (it is short)", 0.75),
+        ("[RESULT] 4, because it is short", 0.75),
         ("It quotes [RESULT] 5 itself. [RESULT] 2", 0.25),
+        ("[RESULT] 3 — no, [RESULT] **4**", 0.75),
+        ("[RESULT] 4 [RESULT]", 0.75),
     ],
 )
 def test_a_score_is_brought_to_the_unit_interval(feedback: str, score: float) -> None:
@@ -25,7 +50,28 @@ def test_a_score_is_brought_to_the_unit_interval(feedback: str, score: float) ->
 
 
 @pytest.mark.parametrize(
-    "feedback", ["", "Score: 5", "[RESULT]", "[RESULT] five", "[RESULT] 0", "[RESULT] 6", "[RESULT] 4.5", "[RESULT] 55", "Good. 5"]
+    "feedback",
+    [
+        "",
+        "Score: 5",
+        "Good. 5",
+        "[RESULT]",
+        "[RESULT] five",
+        "[RESULT] 0",
+        "[RESULT] 6",
+        "[RESULT] -4",
+        "[RESULT] 4.5",
+        "[RESULT] 55",
+        "[RESULT] **6**",
+        "[RESULT] 4/10",
+        "[RESULT] 4 out of 4",
+        "[RESULT] 4%",
+        "[RESULT] 4-5",
+        "[RESULT] 4 or 5",
+        "[RESULT] 3, 4",
+        "[RESULT] 4th",
+        "[RESULT] 4 [RESULT] none",
+    ],
 )
 def test_what_is_no_score_is_none_and_never_zero(feedback: str) -> None:
     assert judged_score(feedback) is None

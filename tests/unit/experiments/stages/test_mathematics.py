@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from privalign.experiments.stages.mathematics import Verifier
+from privalign.experiments.stages.mathematics import Verifier, last_statement
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,27 @@ def verifier() -> Iterator[Verifier]:
         ("p - q", "$\\boxed{p-q}$"),
         ("18", "First we get $\\boxed{3}$ but, checking, it is $\\boxed{18}$."),
         ("18", "No box, but 18"),
+        ("5", "\\boxed{4}, wait, that is wrong, \\boxed{5}"),
+        ("5", "\\boxed{4}\nWait, that is wrong.\n\\boxed{5}"),
+        ("5", "\\boxed{4}. On reflection, the answer is 5."),
+        ("5", "The answer is 4. \\boxed{5}"),
+        ("5", "\\boxed{4}. The answer: **5**"),
+        ("5", "\\boxed{5}. To check our answer: $2 + 4 = 6$."),
+        ("5", "\\boxed{5} is the answer: it is the sum of 2 and 3"),
+        ("5", "\\boxed{\\boxed{5}}"),
+        ("\\{3, 4\\}", "\\boxed{3} and \\boxed{4}"),
+        ("3, 4", "$\\boxed{3}$\n$\\boxed{4}$"),
+        ("1.6\\times 10^{-19}", "\\boxed{1.6\\times 10^{-19}}"),
+        ("1.6e-19", "\\boxed{1.6\\times 10^{-19}}"),
+        ("1.6\\times 10^{-19}", "\\boxed{1.6e-19}"),
+        ("1.6\\times 10^{-19}", "The answer is 1.6e-19."),
+        ("6.022\\times 10^{23}", "\\boxed{602200000000000000000000}"),
+        ("\\frac13", "\\boxed{0.333333}"),
+        ("e^{-20}", "\\boxed{2.0611536\\times 10^{-9}}"),
+        ("(1.6\\times 10^{-19}, 2)", "\\boxed{(1.6\\times 10^{-19}, 2)}"),
+        ("0.5", "\\boxed{50\\%}"),
+        ("\\text{Evelyn}", "\\boxed{\\text{Evelyn}}"),
+        ("70000", "The answer is \\$70,000."),
     ],
 )
 def test_right_answers(verifier: Verifier, gold: str, answer: str) -> None:
@@ -41,15 +62,63 @@ def test_right_answers(verifier: Verifier, gold: str, answer: str) -> None:
     [
         ("18", "\\boxed{26}"),
         ("18", "18 eggs are laid, so the answer is \\boxed{9}."),
-        ("18", "I do not know."),
-        ("18", ""),
         ("\\frac{1}{2}", "\\boxed{\\frac{1}{3}}"),
-        ("18", "\\boxed{" * 3000),
-        ("18", "\x00\ud83d [ready] right"),
+        ("4", "\\boxed{4}, wait, that is wrong, \\boxed{5}"),
+        ("4", "\\boxed{3} and \\boxed{4}"),
+        ("1.6\\times 10^{-19}", "\\boxed{9.1\\times 10^{-31}}"),
+        ("1.6e-19", "It is 1.7e-19"),
+        ("x = 0.0000001", "\\boxed{0.0000002}"),
+        ("(1.6\\times 10^{-19}, 2)", "\\boxed{(9.1\\times 10^{-31}, 2)}"),
+        ("\\{0.0000001, 3\\}", "\\boxed{\\{0.0000002, 3\\}}"),
+        ("\\begin{pmatrix}0.0000001\\\\2\\end{pmatrix}", "\\boxed{\\begin{pmatrix}0.0000002\\\\2\\end{pmatrix}}"),
+        ("0", "\\boxed{0.0000001}"),
+        ("\\frac13", "\\boxed{0.3333}"),
+        ("\\text{Evelyn}", "\\boxed{\\text{Carla}}"),
     ],
 )
 def test_wrong_answers(verifier: Verifier, gold: str, answer: str) -> None:
     assert verifier.is_right(gold, answer) is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I do not know.",
+        "",
+        "\\boxed{}",
+        "\\boxed{18",
+        "\\boxed{\\frac{}",
+        "\\boxed{" * 3000,
+        "\\boxed{18}. Wait, that is wrong.",
+        "The answer is 18. No, scratch that.",
+        "\x00\ud83d [ready] right",
+    ],
+)
+def test_what_cannot_be_told_is_none_and_never_false(verifier: Verifier, answer: str) -> None:
+    assert verifier.is_right("18", answer) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "read"),
+    [(gold, True) for gold in ("18", "-3.5", "\\frac{1}{2}", "1e-7", "p - q", "x < 3", "[0, 1)", "2, 3", "\\text{Evelyn}", "5\\%")]
+    + [(gold, False) for gold in ("", " ", "\\frac{1}{", "}{", "?", "...", "\\foo", "\\sqrt{")],
+)
+def test_a_gold_answer_can_be_read_or_not(verifier: Verifier, gold: str, read: bool) -> None:
+    assert verifier.can_read(gold) is read
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("\\boxed{1}, so \\boxed{2}, \\boxed{3}", "$\\boxed{2}$, $\\boxed{3}$"),
+        ("\\boxed{\\frac{1}{2}} and then the answer is 3. It is prime.", "The answer is 3"),
+        ("neither: 4", "neither: 4"),
+        ("\\boxed{1}. Hmm, that cannot be right.", None),
+        ("\\boxed{1}. Is 2 + 2 = 5? No, that is wrong.", "$\\boxed{1}$"),
+    ],
+)
+def test_the_last_statement(text: str, statement: str | None) -> None:
+    assert last_statement(text) == statement
 
 
 def test_an_answer_that_takes_too_long_is_undecided_and_holds_up_no_other() -> None:

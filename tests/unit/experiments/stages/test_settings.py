@@ -47,6 +47,8 @@ def test_collect_refuses(change: dict[str, Any], field: str) -> None:
         ({"kind": "reward", "reward": "gold"}, "range"),
         ({"kind": "reward", "reward": "gold", "range": (1.0, 1.0)}, "range"),
         ({"kind": "reward", "reward": "gold", "range": (0.0, float("inf"))}, "range"),
+        ({"kind": "letter", "choices": 1}, "choices"),
+        ({"kind": "letter", "choices": 27}, "choices"),
         ({"kind": "math", "timeout": 0.0}, "timeout"),
         ({"kind": "math", "workers": 0}, "workers"),
     ],
@@ -82,5 +84,5 @@ def test_a_shard_holds_about_a_thousand_candidates(n: int, prompts: int) -> None
 
 def test_the_manifest_of_a_grading_holds_what_its_kind_depends_on() -> None:
     assert GradeSettings("math", timeout=3.0, workers=4).manifest() == {"kind": "math", "timeout": 3.0}
-    assert GradeSettings("letter").manifest() == {"kind": "letter"}
+    assert GradeSettings("letter").manifest() == {"kind": "letter", "choices": 4}
     assert GradeSettings("reward", reward="gold", range=(0.0, 2.0)).manifest() == {"kind": "reward", "reward": "gold", "range": (0.0, 2.0)}

@@ -17,7 +17,7 @@ from privalign.accounting.rules import Basic
 from privalign.aligner import ServedModel
 from privalign.gateway.dashboard import make_router
 from privalign.gateway.dashboard.sessions import TRIES
-from privalign.ledger import LedgerFailed
+from privalign.ledger import LedgerBehind, LedgerFailed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.policies.recorded import RecordedPolicy
@@ -99,6 +99,12 @@ def test_the_price_of_the_first_answer_stands_beside_what_is_spent(officer: Test
     page = text_of(officer.get("/dashboard/accounts/plain").text)
     assert "first answer" not in page
     assert "more than 162,800 times as probable" in page  # e^12 = 162,754.8
+
+
+def test_what_is_spent_is_said_to_be_no_odometer(officer: TestClient) -> None:
+    """Wherever it is shown in large figures."""
+    for path in ("", "/accounts/prefs"):
+        assert "promised the whole budget, not what was spent by then" in text_of(officer.get(f"/dashboard{path}").text)
 
 
 def test_pages_are_not_indented_into_the_frame_when_asked_live(officer: TestClient) -> None:
@@ -341,6 +347,16 @@ def test_a_ledger_that_is_away_is_a_page_without_details(
     answer = officer.get("/dashboard")
     assert answer.status_code == 503
     assert "secret-host" not in answer.text
+
+
+def test_a_ledger_that_went_back_is_said_to_the_officer(town: Any, officer: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def behind() -> None:
+        raise LedgerBehind("prefs", "ab" * 32, 3)
+
+    monkeypatch.setattr(town.ledger, "accounts", behind)
+    answer = officer.get("/dashboard")
+    assert answer.status_code == 503
+    assert "an older copy of the ledger was put back" in text_of(answer.text)
 
 
 def test_a_fault_of_ours_is_a_page_without_details(
