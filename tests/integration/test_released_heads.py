@@ -46,7 +46,15 @@ WORDS = (
     "the head itself was released with (1.0, 1e-05)-differential privacy against turning round the label of one person's record "
     "(prompt and answers are public) in data set votes, paid once by account paying"
 )
-TERMS = {"epsilon": 1.0, "delta": 1e-5, "relation": "flip", "records_per_person": 1, "account": "paying", "dataset": "votes"}
+TERMS = {
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "relation": "flip",
+    "records_per_person": 1,
+    "account": "paying",
+    "dataset": "votes",
+    "guarantee": WORDS.removeprefix("the head itself was "),
+}
 
 
 def deployment(name: str, relation: str, records: int, epsilon: float = 9.0, ledger: str = "privalign.db") -> str:
