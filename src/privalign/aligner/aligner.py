@@ -39,8 +39,8 @@ class Aligner:
 
     Formal guarantee: everything that leaves `answer` for all requests to all aligners of one account, the moments at
     which it leaves included, has the guarantee of the account, under the assumptions that the account and the reward's
-    sensitivity state. Of time it is assumed that policy and scorer take no longer or shorter for what the protected data
-    made of a score; what else an observer may learn is on the page about time.
+    sensitivity state. Selection leaves at a public deadline. The call to the scorer takes as long as it takes, which may
+    depend on texts, load and its caches, and must not depend on scores: docs/time.md.
     """
 
     def __init__(
