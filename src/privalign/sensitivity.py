@@ -128,6 +128,7 @@ class HeadRelease:
             "records_per_person": self.records_per_person,
             "account": self.account,
             "dataset": self.dataset,
+            "guarantee": self.words,
         }
 
 

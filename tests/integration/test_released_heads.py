@@ -46,7 +46,15 @@ WORDS = (
     "the head itself was released with (1.0, 1e-05)-differential privacy against turning round the label of one person's record "
     "(prompt and answers are public) in data set votes, paid once by account paying"
 )
-TERMS = {"epsilon": 1.0, "delta": 1e-5, "relation": "flip", "records_per_person": 1, "account": "paying", "dataset": "votes"}
+TERMS = {
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "relation": "flip",
+    "records_per_person": 1,
+    "account": "paying",
+    "dataset": "votes",
+    "guarantee": WORDS.removeprefix("the head itself was "),
+}
 
 
 def deployment(name: str, relation: str, records: int, epsilon: float = 9.0, ledger: str = "privalign.db") -> str:
@@ -149,7 +157,8 @@ def test_a_version_1_certificate_goes_on_under_any_account(
     run: Run, document: Any, released: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = Path(__file__).parents[1] / "fixtures" / "certificates"
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(old / "secret"))
+    Path("old-secret").write_bytes((old / "secret").read_bytes())  # the ledger keeps its anchors beside it
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(Path("old-secret").resolve()))
     for name in ("sigmoid.json", "sigmoid.safetensors"):
         Path(name.replace("sigmoid", "head")).write_bytes((old / name).read_bytes())
     file = deployment("paying", "flip", 2, ledger="second.db")

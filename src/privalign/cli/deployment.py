@@ -245,13 +245,15 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         if answers
         else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
     )
+    given = f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}"
     if sensitivity.release is not None:
-        guarantee = f"{spec.mechanism.name}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
+        guarantee = (
+            f"{spec.mechanism.name}, {given}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
+        )
     else:
         guarantee = (
             f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
-            f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}; "
-            f"account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
+            f"{given}; account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
         )
     return {
         "name": spec.name,

@@ -63,6 +63,7 @@ _PRIVACY: dict[str, Any] = {
                 "records_per_person": {"type": "integer"},
                 "account": {"type": "string"},
                 "dataset": {"type": ["string", "null"]},
+                "guarantee": {"type": "string"},
             },
         },
     },

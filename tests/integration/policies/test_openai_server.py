@@ -307,7 +307,7 @@ def test_retry_after_is_kept(serve: Serve, headers: dict[str, str], least: float
     assert least <= server.times[1] - server.times[0] < least + 1.0
 
 
-@pytest.mark.parametrize("asked", ["121", formatdate(time.time() + 9999, usegmt=True)])
+@pytest.mark.parametrize("asked", ["121", formatdate(time.time() + 9999, usegmt=True)], ids=["seconds", "date"])
 def test_a_server_that_asks_for_too_much_patience_is_given_up(serve: Serve, asked: str) -> None:
     server = serve()
     server.replies.append(("status", 503, {}, {"Retry-After": asked}))

@@ -36,6 +36,7 @@ def test_privbon(log_target: float, share: float, n: int, log_width: float) -> N
     assert scale <= 2 * sensitivity.delta / 10**log_target * (1 + 1e-8) or scale == 1e-9 * width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "share", "n"), [(1.0, 0.1, 16), (0.01, 1.0, 3), (50.0, 0.5, 64)])
 def test_privbon_gaussian(target: float, share: float, n: int) -> None:
     sensitivity = Sensitivity(share, RewardRange(0, 1))

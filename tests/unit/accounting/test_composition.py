@@ -73,6 +73,7 @@ def test_pld_of_pure_queries_is_tight(queries: int, delta: float) -> None:
         assert value == 0 or exact_response_delta(pure, queries, value * 0.99) > delta * 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 2, 30, 1000])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2, 0.25])
 @pytest.mark.parametrize("mu", [0.01, 0.3, 1.0])
@@ -187,6 +188,7 @@ def test_events_without_cost(delta: float) -> None:
     assert (private.basic, private.zcdp, private.renyi, private.pld) == (math.inf, math.inf, math.inf, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 @pytest.mark.parametrize("delta", [1e-300, 1e-5, 1 - 1e-9])
 @pytest.mark.parametrize("queries", [1, 10**6])

@@ -21,6 +21,7 @@ def log_win(shift: mp.mpf, power: int) -> mp.mpf:
     return mp.log(mp.quad(lambda z: mp.npdf(z) * mp.ncdf(z - shift) ** power, mp.linspace(peak - 12, peak + 12, 97)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "scale", "n"), [(0.1, 0.5, 2), (1.0, 1.0, 16), (0.3, 0.3, 7), (1e-6, 2.0, 256), (0.5, 0.05, 3), (1.0, 0.2, 4096)]
 )
@@ -73,6 +74,7 @@ def test_it_grows_with_n_and_exceeds_gumbel() -> None:
     assert values[4] > gumbel.privbon_epsilon(1.0, 1.0, 1.0, 4096)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(share=st.floats(1e-3, 1), less=st.floats(0.1, 1), log_scale=st.floats(-1, 2), louder=st.floats(1, 10), n=st.integers(1, 300))
 def test_epsilon_is_monotone(share: float, less: float, log_scale: float, louder: float, n: int) -> None:

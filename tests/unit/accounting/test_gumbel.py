@@ -72,6 +72,7 @@ def test_the_extremal_pair_attains_epsilon(share: float, scale: float, n: int) -
         assert loss <= gumbel.privbon_epsilon(share, 1.0, scale, n) <= loss * (1 + mp.mpf(2) ** -50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eta", ETAS)
 @pytest.mark.parametrize("order", ORDERS)
 def test_bounded_range_renyi_is_the_supremum(eta: float, order: float) -> None:

@@ -140,6 +140,7 @@ def test_worst_cases(share: float, scale: float, cap: int, beta: float) -> None:
     assert rejection.worst_ingredients(rounds) == largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_the_worst_threshold_is_found_without_pricing_all(seed: int) -> None:
     """Settings over many magnitudes, those included whose floats underflow: the plain maximum over all balls, to an ulp."""
@@ -217,6 +218,7 @@ def renyi_cases() -> list[tuple[float, float, float, int]]:
     return [(share, scale, next(orders), next(indices)) for share, scale in cases]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "scale", "order", "index"), renyi_cases())
 def test_renyi_bound_below_full_sensitivity(share: float, scale: float, order: float, index: int) -> None:
     """Never below the best pairs that a search finds, and above them by no more than the stated slack and rounding."""
@@ -231,6 +233,7 @@ def test_renyi_bound_below_full_sensitivity(share: float, scale: float, order: f
     assert value <= true * (1 + WORST_SLACK) + rounding or scale < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cells", [2, 5, 30])
 @pytest.mark.parametrize(
     ("share", "scale", "cap"), [(0.05, 0.1, 1), (0.3, 0.2, 16), (0.01, 0.5, 64), (0.7, 1.0, 4), (0.6, 0.02, 3), (0.95, 0.05, 1)]
@@ -248,6 +251,7 @@ def test_a_few_cells_bound_everything_between_their_edges(share: float, scale: f
                 assert rejection.renyi_at(rounds, threshold, order) <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cells", [2, 30])
 @pytest.mark.parametrize(("share", "scale", "cap"), [(0.05, 0.1, 1), (0.3, 0.2, 16), (0.7, 1.0, 4), (0.6, 0.02, 3), (1e-4, 0.3, 256)])
 def test_a_span_bounds_every_threshold_in_it(share: float, scale: float, cap: int, cells: int) -> None:
@@ -265,6 +269,7 @@ def test_a_span_bounds_every_threshold_in_it(share: float, scale: float, cap: in
                     assert truth.divergence(pairs, order, cap) <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "scale"), [(0.05, 0.1), (0.3, 0.2), (0.7, 1.0), (0.4, 0.05), (1e-4, 0.3)])
 def test_every_pair_of_a_span_is_below_a_line_of_its_half(share: float, scale: float) -> None:
     """Below the mode and above it: at every threshold of a span some line is no lower than the pair in both E and B."""
@@ -286,6 +291,7 @@ def test_every_pair_of_a_span_is_below_a_line_of_its_half(share: float, scale: f
                         assert above.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "order", "cap", "scale"), [(0.1, 4.0, 16, 0.2), (0.05, 1.5, 64, 0.2), (1.0, 2.0, 16, 0.3)])
 def test_worst_renyi_is_the_maximum_of_the_table(
     share: float, order: float, cap: int, scale: float, monkeypatch: pytest.MonkeyPatch
@@ -302,6 +308,7 @@ def test_worst_renyi_is_the_maximum_of_the_table(
     rejection.worst_case_renyi.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "cap", "scale"), [(0.1, 16, 0.2), (0.1, 4096, 0.5), (1e-6, 4, 10.0)])
 def test_no_threshold_costs_more_than_the_worst(share: float, cap: int, scale: float) -> None:
     rounds, orders = rounds_of(share, scale, cap), (3.0,)
@@ -458,6 +465,7 @@ def test_other_refusals() -> None:
         rejection.interval_epsilon(rounds, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 1e9])
 @pytest.mark.parametrize("beta", [1e-12, 0.05, 1e6])

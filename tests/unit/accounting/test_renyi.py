@@ -65,6 +65,7 @@ def test_no_divergence_costs_nothing(order: float, delta: float) -> None:
     assert randomised_response_renyi(0.0, order) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1e-18, 1e-6, 0.01, 1.0, 300.0, 1e18])
 @pytest.mark.parametrize("delta", DELTAS)
 def test_zcdp_conversion_is_valid_and_near_the_best_order(rho: float, delta: float) -> None:

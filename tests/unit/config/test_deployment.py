@@ -267,6 +267,7 @@ def test_members_may_stand_after_their_ensemble(tmp_path: Path) -> None:
 # Every kind parses and builds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [

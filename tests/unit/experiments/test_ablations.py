@@ -38,6 +38,7 @@ def selected_is_best(rows: Any, mechanism: str) -> bool:
     return bool(chosen["tuning_lift_pp"] == max(row["tuning_lift_pp"] for row in own))
 
 
+@pytest.mark.slow
 def test_sigma() -> None:
     study = sigma_ablation([scored()], WHOLE, [0.01, 0.3, 5.0], n=8, settings=QUICK)
     assert study.kind == "ablation-sigma"
@@ -49,6 +50,7 @@ def test_sigma() -> None:
     assert "not settings of a private release" in study.settings["chosen_on_rewards"]
 
 
+@pytest.mark.slow
 def test_beta() -> None:
     study = beta_ablation([scored()], WHOLE, [0.01, 0.1, 5.0], n=8, sigma=0.2, settings=QUICK)
     assert study.kind == "ablation-beta"
@@ -88,6 +90,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_study_runs_by_name(kind: str) -> None:
     progress: list[tuple[int, int]] = []
@@ -100,6 +103,7 @@ def test_every_study_runs_by_name(kind: str) -> None:
     assert study.notice.startswith("not a private release")
 
 
+@pytest.mark.slow
 def test_authors_protocol_by_name() -> None:
     compared = run_study("comparison", {"protocol": "authors", "mechanisms": ["bon", "itp"], "n_grid": [2]}, Source([scored(6)], WHOLE))
     assert [row["mechanism"] for row in compared.rows] == ["bon", "itp"]

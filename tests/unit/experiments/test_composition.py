@@ -59,6 +59,7 @@ def test_normalisers_are_those_of_the_mechanism() -> None:
     assert normalisers(rewards, 0.3) == pytest.approx([normaliser(row, 0.3) for row in rewards], abs=1e-14)
 
 
+@pytest.mark.slow
 def test_simulation_has_the_law_of_the_mechanism() -> None:
     """Two-sample χ² on (coarse λ̃, t or fallback), 20,000 against 6,000 queries; false alarms: 1e-6."""
     pool = np.array([-0.8, -0.1, 0.0, 0.3, 0.9])
@@ -85,6 +86,7 @@ def test_positions_are_those_that_the_mechanism_snaps_to() -> None:
     assert threshold_grid(0.1, 2.0)[positions].tolist() == [snap(float(t), 0.1, 2.0) for t in thresholds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("sensitivity", [Sensitivity.of_range(RANGE), Sensitivity(0.2, RANGE)], ids=["range", "small"])
 def test_answered_is_what_an_account_answers(name: str, sensitivity: Sensitivity) -> None:
@@ -102,6 +104,7 @@ def test_answered_is_what_an_account_answers(name: str, sensitivity: Sensitivity
     assert halts == [halt for _, halt in islice(endless(PRIVITP, data, 7), expected)]
 
 
+@pytest.mark.slow
 def test_realised_charges_answer_no_fewer_than_worst_cases() -> None:
     study = composition(pools(), SMALL, [0.2, 0.8], CompositionSettings(n=5, seeds=2, most=120, order=1.5))
     assert [(row["sigma"], row["rule"]) for row in study.rows] == [(sigma, rule) for sigma in (0.2, 0.8) for rule in RULES]
@@ -117,6 +120,7 @@ def test_realised_charges_answer_no_fewer_than_worst_cases() -> None:
     assert again.rows == study.rows
 
 
+@pytest.mark.slow
 def test_rows_of_a_budget_that_answers_nothing() -> None:
     study = composition(pools(), Sensitivity.of_range(RANGE), [0.1], CompositionSettings(n=5, seeds=2, epsilon=20.0))
     assert {row["answered_mean"] for row in study.rows} == {0.0}

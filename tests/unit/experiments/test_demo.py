@@ -63,6 +63,7 @@ def test_the_features_see_characters_at_places_and_no_sum(reward: demo.HeadRewar
     assert reward.certificate.records_per_person == 1
 
 
+@pytest.mark.slow
 def test_rows_and_their_prices(rows: tuple[Row, ...]) -> None:
     assert [row.mechanism for row in rows] == ["base", "bon", "privbon", "privbon", "privbon", "itp", "privitp"]
     base, bon, half, one, two, itp, privitp = rows

@@ -63,6 +63,7 @@ def assert_same(one: Outcomes, other: Outcomes) -> None:
         assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["with", "without"])
 def test_results_depend_on_the_seed_alone(draw: str) -> None:
     """Not on workers, blocks, other mechanisms or their order."""

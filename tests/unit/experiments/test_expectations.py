@@ -140,6 +140,7 @@ def test_extreme_scales_are_best_of_n_or_uniform(scale: float) -> None:
         assert law == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "mechanism",

@@ -201,6 +201,7 @@ def test_privitp_agrees_with_the_law_of_the_mechanism_over_all_draws() -> None:
     assert computed[:4] == pytest.approx(enumerated(lambda r: expectations.privitp(rule, r, 1.0), 3, with_replacement), abs=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma_x", [0.05, 0.25, 2.0])
 @pytest.mark.parametrize("sigma_z", [0.03, 0.1, 0.25, 1.0, 10.0])
 @pytest.mark.parametrize("cap", [1, 32, 4096])

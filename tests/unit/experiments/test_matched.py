@@ -43,6 +43,7 @@ def variants(n: int) -> list:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 30])
 @pytest.mark.parametrize("epsilon", [0.3, 6.0])
 @pytest.mark.parametrize("which", range(3))
@@ -65,6 +66,7 @@ def test_match_agrees_with_the_calculator() -> None:
         assert exact <= found.mechanism.scale <= exact * (1 + 1e-3)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_match_below_the_range() -> None:
     """A certified Δ: PrivITP's stream is found by estimates and priced exactly at one order."""
     small, budget = Sensitivity(0.05, UNIT), Budget(4.0, 1e-5, 20)
@@ -78,6 +80,7 @@ def test_wrong_budgets(wrong: tuple[float, float, int]) -> None:
         Budget(*wrong)
 
 
+@pytest.mark.slow
 def test_study() -> None:
     study = matched([scored()], WHOLE, QUICK)
     references = {row["mechanism"]: row for row in study.rows if row["basis"] == "none"}

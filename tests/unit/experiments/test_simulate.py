@@ -76,6 +76,7 @@ def test_heavy_errors_have_the_stated_quantiles() -> None:
     close((scaled > 5.84090930973).astype(float), 0.01)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(coverage=st.floats(1, 1000), factor=st.floats(1, 10), spread=st.floats(0.001, 0.1))
 def test_comparator_in_closed_form(coverage: float, factor: float, spread: float) -> None:

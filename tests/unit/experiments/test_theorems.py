@@ -56,6 +56,7 @@ def test_choosers_of_one_pool_are_the_core_laws() -> None:
         assert highest[pool] == proxy[pool].max()
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("model", [Model.HEAVY, Model.SATURATING])
 def test_rounds_on_fresh_candidates_are_the_core_laws(model: Model) -> None:

@@ -186,6 +186,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.dictionaries(st.text(), json_values, max_size=4), max_size=5),
     st.integers(1, 40),
@@ -268,6 +269,7 @@ def write_many(path: Path, form: str, count: int) -> None:
         file.write("]" if array else "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to read the peak memory of a process")
 @pytest.mark.parametrize("form", ["lines", "lines.gz", "array", "array.gz", "parquet"])
 def test_memory_does_not_grow_with_the_file(form: str, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ VECTORS = st.lists(st.floats(-2, 2), min_size=3, max_size=3).filter(lambda vecto
 RECORDS = st.builds(pair, VECTORS, st.sampled_from("abcdef"))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(RECORDS, min_size=4, max_size=15),
@@ -111,6 +112,7 @@ def test_no_neighbour_moves_weights_or_scores_further_than_certified(
 WORDS = st.lists(st.sampled_from(["aa", "bb", "cc", "dd"]), max_size=6).map(" ".join)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.builds(PreferencePair, st.sampled_from("xyz"), WORDS, WORDS), min_size=3, max_size=10),
@@ -146,6 +148,7 @@ def pushed(direction: Sequence[float], reach: float, regularisation: float, norm
     return [pair([-small * x for x in direction])] * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [1.0, 0.3])
 @pytest.mark.parametrize(("relation", "least"), [(Relation.REPLACE, 0.93), (Relation.ADD_REMOVE, 0.97), (Relation.FLIP, 0.97)])
 def test_adversarial_data_come_close_to_the_bound(relation: Relation, least: float, norm: float) -> None:
@@ -169,6 +172,7 @@ def test_adversarial_data_come_close_to_the_bound(relation: Relation, least: flo
         assert 0.9 <= change / replace(setting, output="sigmoid").certificate().sensitivity <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", list(Relation))
 def test_adversarial_persons_with_several_records_come_close_too(relation: Relation) -> None:
     setting = HeadSettings(Written(2), 400.0, relation, RANGE, 3, 1.0, 1e-6)

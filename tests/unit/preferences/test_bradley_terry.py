@@ -48,6 +48,7 @@ def neighbour(pairs: list[PreferencePair], relation: Relation, person: list[Pref
             return [PreferencePair(pair.prompt, pair.rejected, pair.chosen) for pair in pairs[:k]] + rest
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(PAIRS, min_size=4, max_size=12),

@@ -38,6 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_rows_depend_on_the_text_alone(model: str, pooling: str) -> None:
     features = TransformersEmbeddings(model, pooling)

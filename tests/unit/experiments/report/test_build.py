@@ -49,6 +49,7 @@ def files() -> dict[str, bytes]:
     return dict(build.report_files([COMPARISON, COMPARISON, ODD]))
 
 
+@pytest.mark.slow
 def test_the_same_studies_give_the_same_bytes(files: dict[str, bytes]) -> None:
     assert dict(build.report_files([COMPARISON, COMPARISON, ODD])) == files
 

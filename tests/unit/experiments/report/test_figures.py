@@ -92,6 +92,7 @@ def test_rings_levels_theory_and_the_diagonal() -> None:
     assert "1 rows off the axes are not drawn" in drawn.caption  # a bound of 1e16 would press all others together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"protocol": "authors"}, {"range": [-0.25, 0.36]}])
 def test_no_gap_between_numbers_of_different_units(settings: dict[str, Any]) -> None:
     for range_ in ([0, 1], [0.0, 1.0]):

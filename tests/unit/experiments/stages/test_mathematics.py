@@ -138,6 +138,7 @@ def test_it_works_outside_the_main_thread(verifier: Verifier) -> None:
     assert found == [True]
 
 
+@pytest.mark.slow
 def test_a_child_that_died_is_replaced(verifier: Verifier) -> None:
     verifier.is_right("2", "\\boxed{2}")
     child = verifier._child
