@@ -44,7 +44,7 @@ from privalign.types import Candidate, Request, Usage
 
 DELTA, SIGMA, N = 1e-4, 0.1, 16
 SENSITIVITY = Sensitivity(DELTA, RewardRange(0.0, 1.0), "declared", reason="two worlds")
-REQUEST = Request.of_prompt("hello")
+REQUESTS = [Request.of_prompt("world 0"), Request.of_prompt("world 1")]  # one process answers both: the very same system
 UNIT = 0.02  # seconds, to multiples of which the old selection was padded
 Sample = tuple[int, float, int]  # world, seconds until the answer, candidates that it took
 
@@ -59,16 +59,16 @@ class Policy:
 
 
 class Reward:
-    """1 in phase 1; in phase 2, which has whatever comes after the first n of a query, so many σ below the ceiling, ∓Δ/2."""
+    """1 in phase 1; in phase 2, which has whatever comes after the first n of a query, 12 σ below the ceiling, ∓Δ/2."""
 
+    name = "reward"
     sensitivity = SENSITIVITY
 
-    def __init__(self, world: int, n2: int) -> None:
-        self.name = f"world {world}"
-        self._late = 1.0 + SIGMA * default_tail(n2) - 12 * SIGMA + (world - 0.5) * DELTA
+    def __init__(self, n2: int) -> None:
+        self._late = 1.0 + SIGMA * default_tail(n2) - 12 * SIGMA
 
     async def score(self, request: Request, candidates: Sequence[Candidate]) -> Any:
-        scores = np.full(len(candidates), self._late)
+        scores = np.full(len(candidates), self._late + (0.5 if request.messages[0].text == "world 1" else -0.5) * DELTA)
         if len(candidates) > N:  # only the first batch is larger than a chunk
             scores[:N] = 1.0
         return scores
@@ -80,8 +80,8 @@ class Reward:
 class OldQuery:
     """One selection as it was: rounds one by one, each drawn exactly by refining an enclosure, then a sleep of the event loop."""
 
-    def __init__(self, model: ServedModel, mechanism: PrivITP, *_: Any) -> None:
-        self._model, self._mechanism = model, mechanism
+    def __init__(self, model: ServedModel, mechanism: PrivITP, request: Request, *_: Any) -> None:
+        self._model, self._mechanism, self._request = model, mechanism, request
         self.candidates: list[Candidate] = []
         self.touched = self.scorer_failed = False
 
@@ -104,14 +104,14 @@ class OldQuery:
                 break
         await asyncio.sleep(UNIT * max(1, -(-spent // UNIT)) - spent)
         if not halt:
-            self.candidates += await self._model.policy.draw(REQUEST, 1)
+            self.candidates += await self._model.policy.draw(self._request, 1)
         event = rule.event(self._model.reward.sensitivity)
         return self.candidates[-1], Selection(len(self.candidates) - 1, event, halt or rule.n2, fallback=not halt)
 
     async def _provide(self, count: int) -> list[float]:
-        fresh = await self._model.policy.draw(REQUEST, count)
+        fresh = await self._model.policy.draw(self._request, count)
         self.candidates += fresh
-        scores: list[float] = (await self._model.reward.score(REQUEST, fresh)).tolist()
+        scores: list[float] = (await self._model.reward.score(self._request, fresh)).tolist()
         return scores
 
 
@@ -130,15 +130,13 @@ def old_bernoulli(curve: AcceptanceCurve, reward: float) -> bool:
         digits, bits = (digits << bits) | secrets.randbits(bits), 2 * bits
 
 
-def aligners(folder: Path, n2: int, old: bool) -> tuple[Ledger, list[Aligner]]:
+def aligner(folder: Path, n2: int, old: bool) -> tuple[Ledger, Aligner]:
     ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}")
     ledger.create_account("prefs", Basic(1e6, 0.5, 1e-12))
     mechanism = PrivITP(n=N, n2=n2, beta=0.05, sigma_x=SIGMA, sigma_z=SIGMA, tail=default_tail(n2))
     performance = Performance(padding=UNIT) if old else Performance()
-    made = [
-        Aligner(ledger, ServedModel(f"world-{world}", Policy(), Reward(world, n2), mechanism, "prefs", performance=performance))
-        for world in (0, 1)
-    ]
+    made = Aligner(ledger, ServedModel("aligned", Policy(), Reward(n2), mechanism, "prefs", performance=performance))
+    made.warm_up()
     return ledger, made
 
 
@@ -157,9 +155,9 @@ async def in_turns(ask: Callable[[int], Awaitable[int]], requests: int, at_once:
     return samples
 
 
-async def by_library(served: list[Aligner], requests: int, at_once: int) -> list[Sample]:
+async def by_library(served: Aligner, requests: int, at_once: int) -> list[Sample]:
     async def ask(world: int) -> int:
-        (release,) = await served[world].answer(REQUEST)
+        (release,) = await served.answer(REQUESTS[world])
         return release.drawn
 
     return await in_turns(ask, requests, at_once)
@@ -171,7 +169,7 @@ async def by_http(url: str, key: str, requests: int, at_once: int) -> list[Sampl
     async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=60.0) as client:
 
         async def ask(world: int) -> int:
-            body = {"model": f"world-{world}", "messages": [{"role": "user", "content": "hello"}]}
+            body = {"model": "aligned", "messages": [{"role": "user", "content": f"world {world}"}]}
             response = await client.post("/v1/chat/completions", json=body)
             drawn: int = response.json()["usage"]["completion_tokens"]
             return drawn
@@ -181,14 +179,12 @@ async def by_http(url: str, key: str, requests: int, at_once: int) -> list[Sampl
 
 def serve(folder: Path, n2: int, old: bool, ready: int) -> None:
     """The gateway, in a process of its own; writes its address and a key to the pipe `ready`."""
-    ledger, served = aligners(folder, n2, old)
-    for aligner in served:
-        aligner.warm_up()
+    ledger, served = aligner(folder, n2, old)
     key = ledger.create_key(Role.CLIENT).secret
     settings = GatewaySettings(requests_per_minute=1e9)
     listening = server.listen("127.0.0.1", 0)
     announce = functools.partial(os.write, ready, json.dumps([server.address_of(listening), key]).encode())
-    asyncio.run(server.serve(create_app(served, ledger, b"s" * 32, settings), listening, settings, announce, asyncio.Event()))
+    asyncio.run(server.serve(create_app([served], ledger, b"s" * 32, settings), listening, settings, announce, asyncio.Event()))
 
 
 def main(way: str, n2: int, requests: int, at_once: int, old: bool) -> None:
@@ -198,9 +194,7 @@ def main(way: str, n2: int, requests: int, at_once: int, old: bool) -> None:
         privalign.aligner.aligner.Query = OldQuery  # type: ignore[misc,assignment]
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
         if way == "library":
-            _, served = aligners(Path(name), n2, old)
-            for aligner in served:
-                aligner.warm_up()
+            _, served = aligner(Path(name), n2, old)
             samples = asyncio.run(by_library(served, requests, at_once))
         else:
             reading, writing = os.pipe()
