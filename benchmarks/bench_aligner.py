@@ -3,14 +3,20 @@ where a draw takes 200 ms and PrivITP stops within the first chunk.
 
 Back-ends and padding are excluded from the first (in memory, padding 0); the ledger is SQLite with durable commits. In the
 second a fake upstream answers any number of candidates after a constant 200 ms, padding as in production; candidates
-generated are n and the chunks needed, no more.
+generated are n and the chunks needed, no more. The third is the time of a request as clients see it, padding as in production, back-ends
+in memory; with another version's `src` folder in PRIVALIGN_BEFORE, as ratios to that one, both measured in turns.
 Run: `pytest benchmarks/bench_aligner.py -s`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,3 +125,69 @@ def compare(folder: Path) -> dict[str, list[float]]:
                 assert counts == [PRIVITP.n + chunk, *[chunk] * (chunks - 1), *([1] if release.fallback else [])]
                 times["one chunk" if chunks == 1 else "more chunks"].append(taken)
     return times
+
+
+TURNS = 4  # processes of each version
+SIZES = (16, 64)
+
+
+def mechanisms() -> dict[str, Mechanism]:
+    """By name and n; PrivITP with noise that lets it stop within the first chunk as a rule."""
+    made: dict[str, Mechanism] = {}
+    for n in SIZES:
+        made[f"privbon {n}"] = PrivBoN(n, 0.5)
+        made[f"privbon-gaussian {n}"] = PrivBoNGaussian(n, 0.5)
+        made[f"privitp {n}"] = PrivITP(n=n, n2=n, beta=0.05, sigma_x=0.5, sigma_z=0.5, tail=3.0)
+    return made
+
+
+def latencies(requests: int) -> dict[str, list[float]]:
+    """Seconds of requests, one mechanism after the other in turns."""
+    times: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        aligners = {}
+        for name, mechanism in mechanisms().items():
+            place = Path(folder, name)
+            place.mkdir()
+            aligners[name] = aligner_for(place, mechanism, Policy(), Performance())
+            aligners[name].warm_up()
+            runner.run(aligners[name].answer(REQUEST))
+        for _ in range(requests):
+            for name, aligner in aligners.items():
+                started = time.perf_counter()
+                runner.run(aligner.answer(REQUEST))
+                times.setdefault(name, []).append(time.perf_counter() - started)
+    return times
+
+
+def in_process_of(source: str) -> dict[str, list[float]]:
+    """`latencies` of the version in the folder."""
+    environment = {**os.environ, "PYTHONPATH": source}
+    command = [sys.executable, __file__, "50"]
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)  # type: ignore[no-any-return]
+
+
+def test_time_of_a_request(benchmark: Any) -> None:
+    now, before = str(Path(__file__).parents[1] / "src"), os.environ.get("PRIVALIGN_BEFORE")
+    runs: dict[str, dict[str, list[float]]] = {source: {} for source in (now, before) if source}
+
+    def measure() -> None:
+        for _ in range(TURNS):
+            for source, times in runs.items():
+                for name, taken in in_process_of(source).items():
+                    times.setdefault(name, []).extend(taken)
+
+    benchmark.pedantic(measure, rounds=1)
+    for name, taken in runs[now].items():
+        p50 = statistics.median(taken)
+        shown = f"\n{name}: p50 {p50 * 1e3:.1f} ms"
+        if before:
+            earlier = statistics.median(runs[before][name])
+            shown += f", before {earlier * 1e3:.1f} ms, ratio {p50 / earlier:.2f}"
+            assert p50 <= 1.1 * earlier
+        print(shown, end="")
+    print()
+
+
+if __name__ == "__main__":
+    print(json.dumps(latencies(int(sys.argv[1]))))

@@ -29,6 +29,7 @@ from privalign.intervals import at_precision, ramp, upper
 Floats = NDArray[np.float64]
 
 ACCEPT_ERROR = 2.0**-48  # of the floats p(q) that settle nearly every round
+LEAST_TAIL = 2.0**-20  # of a mechanism: h ≥ L, so that a ball of 2⁻¹²¹ around p·h is one of 2⁻¹⁰¹ around p
 THRESHOLDS = 1024  # λ̃ is snapped to this many public points, so that its costs can be tabulated
 
 
@@ -161,6 +162,7 @@ class Acceptances:
     curve: AcceptanceCurve
     rewards: Floats
 
+    @np.errstate(all="ignore")
     def estimate(self) -> tuple[Floats, float]:
         """Floats near p(q_i), shape (count,), and a bound on their distance."""
         curve = self.curve
@@ -173,7 +175,7 @@ class Acceptances:
         return normal.cdf_estimate(b[:, None] + h * nodes) @ weights, ACCEPT_ERROR
 
     def look(self, index: int) -> arb:
-        """A ball around p(q_index) at the precision `normal.BITS`, of radius about 2⁻¹²²/min(h, 1); the same steps for every reward."""
+        """A ball around p(q_index) at the precision `normal.BITS`, of radius about 2⁻¹²¹/min(h, 1); the same steps for every reward."""
         scale, threshold, ceiling, h = self.curve._frame()
         reward = arb(float(self.rewards[index]))
         a, b = (reward - threshold) / scale, (ceiling - reward) / scale

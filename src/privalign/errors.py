@@ -90,3 +90,25 @@ class LeaseExpired(PrivalignError):
 
 class CheckFailed(PrivalignError):
     """A verification found something wrong; the message says what and where."""
+
+
+ENDED_BY_SIGNAL = range(129, 193)  # exit codes
+
+
+def bare(failure: BaseException) -> BaseException:
+    """What to raise, outside its handler, in place of a failure whose frames, causes or arguments may hold rewards.
+
+    An error of ours is the same one without all that leads from it to other objects; an interrupt is a new one; of anything else no
+    more is said than whether numbers were too extreme.
+    """
+    match failure:
+        case PrivalignError():
+            failure.__cause__ = failure.__context__ = None
+            return failure.with_traceback(None)
+        case KeyboardInterrupt():
+            return KeyboardInterrupt()
+        case SystemExit():
+            return SystemExit(failure.code if failure.code in ENDED_BY_SIGNAL else 1)
+        case ArithmeticError():
+            return ArithmeticError("numbers too extreme for floats; nothing is said about which, since it may depend on the rewards")
+    return RuntimeError("selection failed after rewards were read; nothing is said about why, since it may depend on them")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from privalign.sensitivity import Sensitivity
+from privalign.sensitivity import HeadRelease, RewardRange, Sensitivity
 
 
 class Fallback(Enum):
@@ -86,12 +86,28 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Nothing about the protected data: post-processing, a DP-released head, the base policy."""
+    """Nothing about the protected data: post-processing, a DP-released head, the base policy.
+
+    `release` are the terms of the head: free only for the account that paid for it.
+    """
+
+    release: HeadRelease | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NonPrivate:
     """No guarantee at all: infinite cost under every rule."""
+
+
+def release_event(release: HeadRelease) -> GaussianRelease:
+    """What the account of the preferences pays for a head, once: a Gaussian release of sensitivity ‖w − w′‖.
+
+    Weights have no range that they are clipped to; the one stated here is only wider than the bound, so that it never
+    takes the bound's place.
+    """
+    bound, data = release.movement, release.dataset
+    neighbours = (release.relation, release.records_per_person)
+    return GaussianRelease(Sensitivity(bound, RewardRange(0.0, 4 * bound), "certificate", *neighbours, dataset=data), release.scale)
 
 
 Event = GumbelMax | GaussianMax | GaussianRelease | RejectionRounds | Composed | Free | NonPrivate

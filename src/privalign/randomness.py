@@ -38,6 +38,7 @@ WORD = 64  # binary digits drawn of the uniform of a Bernoulli round
 LONG = 128  # of the uniform of an argmax, a release, or the round that is looked at again
 GUARD_BITS = 64  # working precision beyond the known digits of a uniform
 LOOKS = 3  # contenders of an argmax that are looked at in balls
+_FAR_BELOW = 2.0**1000  # standard deviations that noise never makes up for
 _FAR = 2.0**-90  # a uniform of a release nearer than this to 0 or 1 (probability 2^−89) is left to further digits
 
 
@@ -140,14 +141,15 @@ class SecureRandomness:
         upper = uniforms[:, 0] >> np.uint64(63) == 1
         high, low = (np.where(upper, ~words, words).astype(np.float64) for words in uniforms.astype(np.uint64).T)
         v = (high + (low + 0.5) * 2.0**-64) * 2.0**-64
-        # scores/scale has two roundings. What is not certainly beaten stays in; so does a number that is NaN or infinite.
+        # scores/scale has two roundings and is kept from where floats end, in steps of less than the error: no overflow, nothing subnormal.
+        # Without a digit before the last of v its noise has no bound. What is not certainly beaten stays in.
         with np.errstate(all="ignore"):
             z = noise.floats(v, upper)
-            x = gaps / scale
+            x = np.clip(gaps / scale, -_FAR_BELOW, -(2.0**-60))
             total = x + z
-            error = 2.0**-36 + 2.0 ** (1 - LONG) / v + (np.abs(x) + np.abs(z)) * 2.0**-50
-            unbeaten = ~(total + error < np.max(total - error)) | (v < 2.0**-LONG)
-            looked = _largest(np.where(np.isnan(total), np.inf, total), LOOKS)
+            error = np.where(v < 2.0**-LONG, np.inf, 2.0**-36 + 2.0 ** (1 - LONG) / v + (np.abs(x) + np.abs(z)) * 2.0**-50)
+            unbeaten = ~(total + error < np.max(total - error))
+            looked = _largest(total, LOOKS)
         best = at_precision(normal.BITS, lambda: _look(noise, uniforms, z, scores, scale, looked))
         unbeaten[looked] = [place in best for place in looked]
         contenders = np.flatnonzero(unbeaten).tolist()
@@ -205,12 +207,13 @@ class SecureRandomness:
                 first = middle + 1
         return first
 
+    @np.errstate(all="ignore")
     def bernoullis(self, probabilities: Probabilities) -> NDArray[np.bool_]:
         """Independent trials, each True with exactly its probability, however near to 0 or to 1.
 
         64 digits of a uniform U_i each, against a float p̂_i with |p̂_i − p_i| ≤ e; the one with the least |U_i − p̂_i| is looked at
         again with 128 digits. Floats leave a width w = 2e + 2⁻⁵⁰ open, into which two of n trials fall with probability below
-        (n·w)²/2: with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴. The look itself leaves 2⁻¹²⁰ open.
+        (n·w)²/2: with e = 2⁻⁴⁸ (`acceptance.Acceptances`) n²·2⁻⁹⁴. The look itself leaves 2⁻¹⁰⁰ or less open.
 
         Raises:
             ArithmeticError: an enclosure does not sharpen (a sound one gets here with probability below 2^−16000).
@@ -359,7 +362,7 @@ class _Noise:
 
 
 def _gumbel_floats(v: Floats, upper: NDArray[np.bool_]) -> Floats:
-    """−log(−log U): log and log1p are granted 2⁻⁴² relative (2,000 ulps), so −log U has 2⁻⁴¹, its logarithm 2⁻⁴⁰·(1 + |z|), |z| < 90."""
+    """−log(−log U): log and log1p are granted 2⁻⁴⁶ relative (128 ulps), so −log U has 2⁻⁴⁵, its logarithm 2⁻⁴⁴·(1 + |z|), |z| < 90."""
     result: Floats = -np.log(np.where(upper, -np.log1p(-v), -np.log(v)))
     return result
 
@@ -375,7 +378,7 @@ def _gumbel_quantile(digits: int, bits: int) -> arb:
 
 
 def _gaussian_floats(v: Floats, upper: NDArray[np.bool_]) -> Floats:
-    """Φ⁻¹(U): dz/dv = 1/φ(z) and v/φ(z) ≤ √(π/2), so rounding v moves z by at most 2⁻⁵²; ndtri is granted 2⁻⁴⁰·(1 + |z|), |z| < 14."""
+    """Φ⁻¹(U): dz/dv = 1/φ(z) and v/φ(z) ≤ √(π/2), so rounding v moves z by at most 2⁻⁵²; ndtri is granted 2⁻⁴⁶·(1 + |z|), |z| < 14."""
     from scipy.special import ndtri
 
     z = ndtri(v)
@@ -409,22 +412,28 @@ def _largest(values: Floats, count: int) -> list[int]:
 
 def _look(noise: _Noise, uniforms: NDArray[np.uint64], z: Floats, scores: Floats, scale: float, looked: list[int]) -> list[int]:
     """Which of a few contenders may be the largest of them."""
-    sigma = arb(float(scale))
+    top = float(np.max(scores))
     totals = {}
     for i in looked:
         uniform = _LazyUniform(_joined(uniforms[i]), LONG).ball()
-        totals[i] = arb(float(scores[i])) + sigma * noise.near(uniform, float(z[i]))
+        totals[i] = _gap(float(scores[i]), top, scale) + noise.near(uniform, float(z[i]))
     return [i for i in looked if not sum([bool(totals[i] < totals[j]) for j in looked])]
 
 
 def _unbeaten(contenders: dict[int, _LazyUniform], scores: Floats, scale: float, noise: _Noise) -> dict[int, _LazyUniform]:
-    """The contenders whose scores_i + scale·Q(U_i) may still be the largest, at the current precision."""
+    """The contenders whose scores_i/scale + Q(U_i) may still be the largest, at the current precision."""
+    top = float(np.max(scores))
     bounds = {}
     for i, uniform in contenders.items():
         ends = noise.quantile(uniform.digits, uniform.bits), noise.quantile(uniform.digits + 1, uniform.bits)
-        bounds[i] = [arb(float(scores[i])) + arb(float(scale)) * end for end in ends]
+        bounds[i] = [_gap(float(scores[i]), top, scale) + end for end in ends]
     best = max(low for low, _ in bounds.values())
     return {i: uniform for i, uniform in contenders.items() if not bounds[i][1] < best}
+
+
+def _gap(score: float, top: float, scale: float) -> arb:
+    """(score − top)/scale: how small a scale may be beside the scores does not matter to its digits."""
+    return (arb(score) - arb(top)) / arb(float(scale))
 
 
 def _gaps(scores: NDArray[np.float64], scale: float) -> NDArray[np.float64]:

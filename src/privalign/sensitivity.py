@@ -30,7 +30,27 @@ class Relation(StrEnum):
     REPLACE = "replace"  # one person's records are exchanged for other records of that person
     FLIP = "flip"  # one person's labels are turned round; their prompts and answers are public
 
+    def change(self, records: int) -> str:
+        """How neighbours differ that have up to so many records of one person, in words: what every promise is about."""
+        many = f"up to {records} records of one person"
+        words = {
+            Relation.ADD_REMOVE: ("adding or removing one person's record", f"adding or removing {many}"),
+            Relation.REPLACE: (
+                "exchanging one person's record for another of the same person",
+                f"exchanging {many} for others of the same person",
+            ),
+            Relation.FLIP: (
+                "turning round the label of one person's record (prompt and answers are public)",
+                f"turning round the labels of {many} (prompts and answers are public)",
+            ),
+        }[self]
+        return words[records > 1]
 
+
+PERSON: Final = (  # goes with every `Relation.change`
+    "A person is a name, and the records of all other persons stay as they are; exchanging a record for one of another person "
+    "changes the records of two, which is two such steps."
+)
 FARTHEST: Final = 2.0**53  # from zero: the floats beyond are more than 1 apart
 
 
@@ -63,16 +83,68 @@ class RewardRange:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadRelease:
+    """The terms under which the weights of a head were released with differential privacy. They go wherever the head serves.
+
+    Whoever scores with it promises (ε, δ) against these neighbours in this data set, and nothing else: only the account that paid, whose
+    sum the release is part of, may serve it.
+
+    Args:
+        epsilon, delta: of the release. scale: the noise of each weight. movement: the bound on ‖w − w′‖ that it covers.
+        relation, records_per_person: the neighbours. account: who paid. dataset: the protected data; None: not stated.
+    """
+
+    epsilon: float
+    delta: float
+    scale: float
+    movement: float
+    relation: Relation
+    records_per_person: int
+    account: str
+    dataset: str | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (self.epsilon, self.delta, self.scale, self.movement)
+        if not all(type(number) in (int, float) and 0 < number < math.inf for number in numbers) or self.delta >= 1:
+            raise InvalidInput("released", "epsilon, delta, scale or movement is out of its range")
+        if not (isinstance(self.account, str) and self.account):
+            raise InvalidInput("released", "no account is named that paid for it")
+
+    @property
+    def words(self) -> str:
+        """Its guarantee, as what follows "the head itself was": the one sentence wherever a guarantee of such a head is stated."""
+        data = "" if self.dataset is None else f" in data set {self.dataset}"
+        return (
+            f"released with ({self.epsilon!r}, {self.delta!r})-differential privacy against {self.relation.change(self.records_per_person)}"
+            f"{data}, paid once by account {self.account}"
+        )
+
+    def stated(self) -> dict[str, Any]:
+        """The same, as JSON has it."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "records_per_person": self.records_per_person,
+            "account": self.account,
+            "dataset": self.dataset,
+            "guarantee": self.words,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Sensitivity:
     """Δ of a reward model whose scores are clipped to `range`.
 
     Args:
         value: the bound on the score change as it was certified, declared or taken from the range; finite, > 0.
         range: the public clip range.
-        source: "range" (assumption-free: Δ = R), "certificate", "declared", or "released" (see `public`).
+        source: "range" (assumption-free: Δ = R), "certificate", "declared", or "released" (with `release`).
         relation: the neighbouring relation that `value` holds for; None fits every relation (Δ = R).
         records_per_person: how many records of one person `value` covers; None covers any number (Δ = R).
         reason: why a declared value should be believed.
+        dataset: the protected data that the certificate names; None: not stated.
+        release: the terms of a head that was itself released with differential privacy.
 
     `delta` is min(value, R): a clipped score cannot move further than its range.
     """
@@ -83,10 +155,14 @@ class Sensitivity:
     relation: Relation | None = None
     records_per_person: int | None = None
     reason: str | None = None
+    dataset: str | None = None
+    release: HeadRelease | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value > 0):
             raise InvalidInput("sensitivity", f"{self.value} is not a finite number above 0; give Δ or 'range'")
+        if (self.source == "released") != (self.release is not None):
+            raise InvalidInput("sensitivity", "scores are free by the terms of a released head, and by nothing else; give these")
 
     @classmethod
     def of_range(cls, range: RewardRange) -> Sensitivity:
@@ -105,8 +181,8 @@ class Sensitivity:
 
     @property
     def public(self) -> bool:
-        """Whether the scores come from a model that was released with differential privacy: what uses them costs nothing more."""
-        return self.source == "released"
+        """Whether the scores come from a head that was released with differential privacy: what uses them costs nothing more."""
+        return self.release is not None
 
     @property
     def charged(self) -> float:
@@ -126,7 +202,14 @@ class Sensitivity:
             "relation": None if self.relation is None else self.relation.value,
             "records_per_person": self.records_per_person,
             "range": [self.range.low, self.range.high],
+            **({} if self.dataset is None else {"dataset": self.dataset}),
+            **self.released,
         }
+
+    @property
+    def released(self) -> dict[str, Any]:
+        """The terms of a released head as a part of JSON objects; empty of others."""
+        return {} if self.release is None else {"release": self.release.stated()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +256,24 @@ class Certificate:
 
     def to_sensitivity(self) -> Sensitivity:
         """The Δ that it certifies, for its relation and records per person."""
-        source = "released" if self.released else "declared" if self.kind == "declared" else "certificate"
-        return Sensitivity(self.sensitivity, self.range, source, self.relation, self.records_per_person, self.reason)
+        release = self._release()
+        source = "released" if release else "declared" if self.kind == "declared" else "certificate"
+        return Sensitivity(self.sensitivity, self.range, source, self.relation, self.records_per_person, self.reason, self.dataset, release)
+
+    def _release(self) -> HeadRelease | None:
+        """The terms of the release.
+
+        Raises:
+            InvalidInput: some are missing, unknown or out of their range.
+        """
+        if self.released is None:
+            return None
+        if set(self.released) != {"epsilon", "delta", "account", "scale"} or self.movement is None:
+            raise InvalidInput("released", "not epsilon, delta, account and scale of a head whose movement is known")
+        terms: dict[str, Any] = {**self.released}
+        return HeadRelease(
+            **terms, movement=self.movement, relation=self.relation, records_per_person=self.records_per_person, dataset=self.dataset
+        )
 
     def to_json(self) -> dict[str, object]:
         """The JSON object of the file format of its version; absent fields are left out."""

@@ -176,7 +176,8 @@ class Release:
     `index` is the position of the candidate in the order in which candidates were drawn, `fallback` whether every
     phase-2 candidate was rejected. `epsilon` is the worst case of one query, a valid upper bound; None means that the
     mechanism has no guarantee. `finish_reason`, `tool_calls` and `logprobs` are the chosen candidate's; `usage` sums the
-    tokens of all `drawn` candidates (None: not reported), `own_usage` is what the chosen one took of them.
+    tokens of all `drawn` candidates (None: not reported), `own_usage` is what the chosen one took of them. `head` are the terms of
+    the head that chose it, where that was itself released with differential privacy: then the query cost nothing more.
     """
 
     text: str
@@ -191,6 +192,7 @@ class Release:
     usage: Usage | None = None
     drawn: int = 0
     own_usage: Usage | None = None
+    head: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""

@@ -40,14 +40,15 @@ scoring = pytest.mark.parametrize("mechanism", [m for name, m in MECHANISMS.item
 
 
 def drive(mechanism: Mechanism, chunk: Any, noise: Any = None) -> tuple[list[int], Selection]:
-    """Runs a mechanism, answering every request with `chunk(count)`; what it asked for and what it chose."""
+    """Runs a mechanism, answering every request with `chunk` of the least that it asks for; that, and what it chose."""
     run, asked = mechanism.run(SENSITIVITY, noise or SeededRandomness(0)), []
     try:
         request = next(run)
         while True:
             assert isinstance(request, Draw)
-            asked.append(request.count)
-            request = run.send(chunk(request.count))
+            assert 1 <= request.least <= request.most
+            asked.append(request.least)
+            request = run.send(chunk(request.least))
     except StopIteration as stop:
         return asked, stop.value
 

@@ -33,6 +33,7 @@ ACCOUNT_KEYS = {
     "delta_per_query": (float, type(None)),
     "relation": str,
     "records_per_person": int,
+    "protects": str,
     "dataset": str,
     "also": list,
     "sum": dict,

@@ -80,7 +80,8 @@ def test_fit_prints_the_certificate_that_it_writes_and_show_explains_it(run: Run
     words = " ".join(document.pop("explanation"))
     assert document == printed
     assert repr(printed["sensitivity"]) in words
-    assert "exchanging one person's record" in words
+    assert "exchanging one person's record for another of the same person moves no score by more than" in words
+    assert "exchanging a record for one of another person changes the records of two" in words
     reward = HeadReward.load(Path("head.json"))
     scores = reward.score("any", ["good good good", "bad bad bad"])
     assert scores[0] > scores[1]
@@ -416,6 +417,11 @@ TRUNCATED = gzip.compress((LINE + "\n").encode() * 1000)[:-20]
         (LINE.encode(), ("--diagnostics", "."), "--diagnostics: . is a folder"),
         (f'{LINE}\n{LINE[:-1]}, "annotator": 1}}'.encode(), (), "annotator: missing before record 2"),
         (f'{LINE[:-1]}, "annotator": 1}}\n{LINE}'.encode(), (), "annotator: missing in record 2"),
+        (
+            f'{LINE[:-1]}, "annotator": "Ann"}}\n{LINE[:-1]}, "annotator": "ann "}}'.encode(),
+            ("--clip-records", 2),
+            "line 2: annotator 'ann ' is one person with 'Ann' of line 1; spell each name in one way",
+        ),
         (LINE.encode(), ("--account", "a"), "--release-epsilon: it, --release-delta and --account"),
     ],
 )

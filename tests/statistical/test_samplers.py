@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import opendp.prelude as dp
@@ -17,6 +17,8 @@ from flint import arb
 from numpy.typing import NDArray
 from scipy import stats
 
+from privalign import randomness
+from privalign.acceptance import FloatProbabilities, threshold_edges
 from privalign.randomness import Randomness, SecureRandomness, SeededRandomness
 
 pytestmark = pytest.mark.statistical
@@ -142,24 +144,63 @@ def test_the_softmax_law_fails_for_gaussian_noise() -> None:
 
 @dataclass(frozen=True)
 class Constant:
-    value: arb
+    """One real number as the probability of each round of a batch, and floats that say little about it."""
 
-    def enclose(self) -> arb:
+    value: arb
+    count: int
+    error: float = 2.0**-48
+
+    def estimate(self) -> tuple[NDArray[np.float64], float]:
+        return np.asarray(self), self.error
+
+    def look(self, index: int) -> arb:
         return self.value
 
-    def __float__(self) -> float:
-        return float(self.value)
+    enclose = look
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray[np.float64]:
+        return np.full(self.count, float(self.value))
+
+
+BATCH = 500
 
 
 @pytest.mark.parametrize("p", [0.3, 1e-3, 0.5, 1 - 1e-3])
 def test_bernoulli_is_as_likely_as_stated(p: float) -> None:
-    successes = sum(secure.bernoulli(Constant(arb(p))) for _ in range(100_000))
+    successes = sum(int(secure.bernoullis(Constant(arb(p), BATCH)).sum()) for _ in range(100_000 // BATCH))
     assert stats.binomtest(successes, 100_000, p).pvalue > FALSE_ALARM
 
 
+def test_bernoulli_is_as_likely_as_stated_where_floats_settle_little() -> None:
+    """A fifth of the rounds are within the error of the floats and settled by further digits."""
+    successes = sum(int(secure.bernoullis(Constant(arb(0.3), BATCH, error=0.1)).sum()) for _ in range(20))
+    assert stats.binomtest(successes, 20 * BATCH, 0.3).pvalue > FALSE_ALARM
+
+
 def test_bernoulli_of_2_to_the_minus_1200_never_happens() -> None:
-    assert not any(secure.bernoulli(Constant(arb((1, -1200)))) for _ in range(5_000))
-    assert all(secure.bernoulli(Constant(1 - arb((1, -40)))) for _ in range(5_000))
+    assert not any(secure.bernoullis(Constant(arb((1, -1200)), BATCH)).any() for _ in range(5_000 // BATCH))
+    assert all(secure.bernoullis(Constant(1 - arb((1, -40)), BATCH)).all() for _ in range(5_000 // BATCH))
+
+
+MIXED = [0.0, 1.0, 1e-300, 1 - 1e-16, 0.5, 0.25, 0.9, 1e-3]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 64, 257, 600])
+def test_every_round_of_a_batch_has_its_own_probability(n: int) -> None:
+    p = np.resize(MIXED, n)
+    draws = 120_000 // n
+    happened = sum(secure.bernoullis(FloatProbabilities(p)).astype(np.int64) for _ in range(draws))
+    assert isinstance(happened, np.ndarray)
+    assert not happened[p < 1e-200].any()
+    assert (happened[p > 1 - 1e-10] == draws).all()
+    for value in (0.5, 0.25, 0.9, 1e-3):
+        if (p == value).any():
+            assert stats.binomtest(int(happened[p == value].sum()), draws * int((p == value).sum()), value).pvalue > FALSE_ALARM
+
+
+def test_neighbours_in_a_batch_are_independent() -> None:
+    pairs = np.concatenate([secure.bernoullis(FloatProbabilities(np.full(600, 0.5))).reshape(-1, 2) for _ in range(100)])
+    assert index_p_value(iter((2 * pairs[:, 0] + pairs[:, 1]).tolist()).__next__, np.full(4, 0.25), len(pairs)) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("n", [2, 7, 100])
@@ -167,17 +208,47 @@ def test_index_is_uniform(n: int) -> None:
     assert index_p_value(lambda: secure.index(n), np.full(n, 1 / n), 50_000) > FALSE_ALARM
 
 
+def cell_law(value: float, scale: float, edges: NDArray[np.float64]) -> Law:
+    """Φ differences, taken in the nearer tail."""
+    z = (edges - value) / scale
+    below, above = np.concatenate([[-np.inf], z]), np.concatenate([z, [np.inf]])
+    law: Law = np.where(below > 0, stats.norm.sf(below) - stats.norm.sf(above), stats.norm.cdf(above) - stats.norm.cdf(below))
+    return law
+
+
 @pytest.mark.parametrize(("value", "scale"), [(0.3, 2.0), (-5.0, 1e-4), (1e4, 1e6)])
-def test_gaussian_is_normal_on_a_fine_grid(value: float, scale: float) -> None:
-    sample = [(secure.gaussian(value, scale, 2.0**-50) - value) / scale for _ in range(5_000)]
-    assert stats.kstest(sample, "norm").pvalue > FALSE_ALARM
+def test_gaussian_cell_is_normal_on_many_cells(value: float, scale: float) -> None:
+    edges = value + scale * stats.norm.ppf(np.arange(1, 40) / 40)
+    assert index_p_value(lambda: secure.gaussian_cell(value, scale, edges), cell_law(value, scale, edges), 5_000) > FALSE_ALARM
 
 
-def test_gaussian_is_a_discrete_gaussian_on_a_coarse_grid() -> None:
-    # 3.4 rounds to 3; P[k] ∝ exp(−(k − 3)²/(2σ²)).
-    offsets = np.arange(-30, 31)
-    law = np.exp(-(offsets**2) / (2 * 1.5**2))
-    assert index_p_value(lambda: int(secure.gaussian(3.4, 1.5, 1.0)) - 3 + 30, law / law.sum(), 10_000) > FALSE_ALARM
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 0.2, 30.0, 2e6])
+@pytest.mark.parametrize("share", [-0.05, 0.3, 0.95])
+def test_gaussian_cell_of_every_scale_that_is_let_in(scale: float, share: float) -> None:
+    """σ from 10⁻⁹ R to where edges are refused; the normaliser at the ends of its range and inside."""
+    edges = threshold_edges(0.05, 1.0)
+    assert index_p_value(lambda: secure.gaussian_cell(share, scale, edges), cell_law(share, scale, edges), 5_000) > FALSE_ALARM
+
+
+def test_gaussian_cell_by_further_digits_has_the_same_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomness, "_FAR", 1.0)
+    edges = threshold_edges(0.05, 1.0)
+    assert index_p_value(lambda: secure.gaussian_cell(0.3, 0.2, edges), cell_law(0.3, 0.2, edges), 3_000) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("law", ["gumbel", "gaussian"])
+def test_argmaxes_by_further_digits_have_the_same_laws(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of the floats and nothing of the looks, so that all candidates draw further digits."""
+    unseen = replace(getattr(randomness, f"_{law.upper()}"), floats=lambda v, upper: v * np.nan, near=lambda u, z: arb(0, math.inf))
+    monkeypatch.setattr(randomness, f"_{law.upper()}", unseen)
+    scores = np.array([0.2, 0.9, 0.5, 0.1])
+    expected = softmax(scores, 0.5) if law == "gumbel" else np.array(GAUSSIAN_GOLDEN[0][2])
+    assert index_p_value(lambda: getattr(secure, f"{law}_argmax")(scores, 0.5), expected, 2_000) > FALSE_ALARM
+
+
+def test_gaussian_cell_is_a_discrete_law_on_a_coarse_grid() -> None:
+    edges = np.arange(-30, 31) + 0.5
+    assert index_p_value(lambda: secure.gaussian_cell(3.4, 1.5, edges), cell_law(3.4, 1.5, edges), 10_000) > FALSE_ALARM
 
 
 @pytest.mark.parametrize(("scores", "scale"), SOFTMAX_CASES.values(), ids=SOFTMAX_CASES)
@@ -191,5 +262,6 @@ def test_the_other_seeded_draws_have_the_same_laws() -> None:
     rewards, scale, golden = GAUSSIAN_GOLDEN[0]
     assert index_p_value(lambda: noise.gaussian_argmax(np.array(rewards), scale), np.array(golden), 30_000) > FALSE_ALARM
     assert index_p_value(lambda: noise.index(7), np.full(7, 1 / 7), 30_000) > FALSE_ALARM
-    assert stats.kstest([noise.gaussian(0.0, 1.0, 2.0**-40) for _ in range(30_000)], "norm").pvalue > FALSE_ALARM
-    assert stats.binomtest(sum(noise.bernoulli(Constant(arb(0.3))) for _ in range(30_000)), 30_000, 0.3).pvalue > FALSE_ALARM
+    edges = stats.norm.ppf(np.arange(1, 40) / 40)
+    assert index_p_value(lambda: noise.gaussian_cell(0.0, 1.0, edges), cell_law(0.0, 1.0, edges), 30_000) > FALSE_ALARM
+    assert stats.binomtest(int(noise.bernoullis(Constant(arb(0.3), 30_000)).sum()), 30_000, 0.3).pvalue > FALSE_ALARM

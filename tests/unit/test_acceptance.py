@@ -9,13 +9,16 @@ from functools import partial
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from flint import arb
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from privalign import normal
 from privalign.acceptance import (
+    LEAST_TAIL,
     THRESHOLDS,
     AcceptanceCurve,
-    FloatProbability,
+    FloatProbabilities,
     acceptance_ratio,
     acceptance_ratios,
     default_tail,
@@ -28,11 +31,12 @@ from privalign.acceptance import (
     log_reject,
     positive,
     snap,
+    threshold_edges,
     threshold_grid,
     whole,
 )
 from privalign.errors import InvalidInput
-from privalign.intervals import sharp, upper
+from privalign.intervals import at_precision, sharp, upper
 
 DIGITS = 120
 SCALES = [1e-9, 1e-3, 0.1, 1.0, 30.0, 1e9]  # in units of R
@@ -224,12 +228,56 @@ def test_threshold_must_be_finite_and_below_the_ceiling() -> None:
     for bad in (math.nan, math.inf, -math.inf, 1.6, 2.0):
         with pytest.raises(InvalidInput, match="threshold"):
             AcceptanceCurve(bad, 1.0, 0.2, 3.0)
-    assert float(AcceptanceCurve(1.59, 1.0, 0.2, 3.0).accept(0.5)) > 0
+    assert float(np.asarray(AcceptanceCurve(1.59, 1.0, 0.2, 3.0).accept([0.5]))[0]) > 0
 
 
-def test_one_round_as_a_probability() -> None:
+def test_rounds_as_probabilities() -> None:
     curve = AcceptanceCurve(0.3, 1.0, 0.2, 3.0)
-    event = curve.accept(0.6)
-    assert float(event) == pytest.approx(float(event.enclose()), rel=1e-14)
-    assert float(FloatProbability(0.25)) == 0.25
-    assert FloatProbability(0.25).enclose() == 0.25
+    rounds = curve.accept([0.6, 0.1])
+    assert np.asarray(rounds).shape == (2,)
+    for i, p in enumerate(np.asarray(rounds).tolist()):
+        assert p == pytest.approx(float(rounds.enclose(i)), rel=1e-14)
+        assert p == pytest.approx(float(rounds.look(i)), rel=1e-14)
+    exactly = FloatProbabilities(np.array([0.25, 1e-300]))
+    assert np.asarray(exactly).tolist() == [0.25, 1e-300]
+    assert exactly.estimate()[1] == 0
+    assert [exactly.look(i) for i in (0, 1)] == [exactly.enclose(i) for i in (0, 1)] == [0.25, 1e-300]
+
+
+ENDS = [0.0, 1.0, 0.37, 5e-324, 1e-300, 1e-16, 1 - 2.0**-53]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rewards=st.lists(st.floats(0, 1) | st.sampled_from(ENDS), min_size=1, max_size=5),
+    log_scale=st.floats(-110, 110),
+    log_beta=st.floats(-12, 12),
+    log_tail=st.floats(math.log10(LEAST_TAIL), 3),
+    index=st.integers(0, 1023),
+)
+def test_floats_and_looks_are_as_near_to_p_as_is_said(
+    rewards: list[float], log_scale: float, log_beta: float, log_tail: float, index: int
+) -> None:
+    case = (float(threshold_grid(10**log_beta, 1.0)[index]), 1.0, 10**log_scale, max(LEAST_TAIL, 10**log_tail))
+    assume(case[0] < case[1] + case[2] * case[3])
+    rounds = AcceptanceCurve(*case).accept(rewards)
+    floats, error = rounds.estimate()
+    with mp.workdps(400):
+        reference = Reference(*case)
+        for i, q in enumerate(rewards):
+            p = reference.accept(mp.mpf(q))
+            assert abs(mp.mpf(float(floats[i])) - p) <= error
+            ball = at_precision(normal.BITS, partial(rounds.look, i))
+            assert ball.overlaps(arb(mp.nstr(p, 120)))
+            assert float(ball.rad()) <= 2.0**-120 / min(float(reference.h), 1.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(log_beta=st.floats(-12, 12), width=st.floats(1e-6, 1e6), position=st.floats(-2, 3))
+def test_edges_say_what_snap_says(log_beta: float, width: float, position: float) -> None:
+    beta = 10**log_beta
+    grid, edges = threshold_grid(beta, width), threshold_edges(beta, width)
+    assert edges.shape == (THRESHOLDS - 1,)
+    assert np.all(np.diff(edges) >= 0)
+    value = position * width - beta
+    assert snap(value, beta, width) == grid[(edges < value).sum()]

@@ -66,8 +66,7 @@ def test_version_2_carries_what_prices_by_differences_need() -> None:
     assert not {"clip", "weight_bound", "released", "mac"} & set(document)  # differences are not projected
 
 
-def test_a_certificate_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
+def test_a_certificate_is_read_back(old_key: None, tmp_path: Path) -> None:
     for certificate in (SETTINGS.certificate(), replace(SETTINGS.certificate(), clip=1.5), replace(SETTINGS.certificate(), version=1)):
         signed = certificate.signed(installation_key())
         (tmp_path / "c.json").write_text(json.dumps(signed.to_json()))

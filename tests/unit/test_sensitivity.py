@@ -67,7 +67,7 @@ def test_charged_covers_clipping_and_the_rounding_of_the_shift(
     there = here + direction * sensitivity.value
     while abs(Fraction(there) - Fraction(here)) > Fraction(sensitivity.value):
         there = math.nextafter(there, here)
-    seen = [Fraction(float(value)) for value in admit(np.array([here, there]), 2, sensitivity)]
+    seen = [Fraction(float(value)) for value in admit(np.array([here, there]), sensitivity, 2)]
     assert abs(seen[0] - seen[1]) <= Fraction(sensitivity.charged)
     assert all(0 <= value <= Fraction(sensitivity.width) for value in seen)
     assert sensitivity.delta <= sensitivity.charged <= sensitivity.width

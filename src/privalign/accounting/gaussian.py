@@ -56,13 +56,13 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def pdp_gaussian_epsilon(mu: float, delta: float) -> float:
-    """The probabilistic-DP form μ²/2 + μΦ⁻¹(1 − δ): P[privacy loss > ε] ≤ δ. Informational: not closed under clamping.
+    """The probabilistic-DP form μ²/2 + μΦ⁻¹(1 − δ), at least 0: P[privacy loss > ε] ≤ δ. Informational: not closed under clamping.
 
     Never charged. Args: mu = Δ/σ > 0; delta in (0, 1).
     """
     positive("mu", mu)
     probability("delta", delta)
-    return upper(lambda: arb(mu) * arb(mu) / 2 + arb(mu) * arb(2).sqrt() * (2 * arb(delta)).erfcinv())
+    return max(0.0, upper(lambda: arb(mu) * arb(mu) / 2 + arb(mu) * arb(2).sqrt() * (2 * arb(delta)).erfcinv()))
 
 
 def published_gaussian_epsilon(mu: float, delta: float) -> float:

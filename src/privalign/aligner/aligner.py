@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from privalign.accounting import costs
@@ -38,8 +39,8 @@ class Aligner:
 
     Formal guarantee: everything that leaves `answer` for all requests to all aligners of one account, the moments at
     which it leaves included, has the guarantee of the account, under the assumptions that the account and the reward's
-    sensitivity state. Of time it is assumed that policy and scorer take no longer or shorter for what the protected data
-    made of a score; what else an observer may learn is on the page about time.
+    sensitivity state. Selection leaves at a public deadline. The call to the scorer takes as long as it takes, which may
+    depend on texts, load and its caches, and must not depend on scores: docs/time.md.
     """
 
     def __init__(
@@ -153,12 +154,14 @@ class Aligner:
         worst = event_of(mechanism, self._model.reward.sensitivity)
         epsilon = costs.epsilon(worst, self._model.delta)
         delta = self._model.delta if costs.count_releases(worst) else 0.0
-        return released(candidate, selection.index, selection.fallback, mechanism.name, epsilon, delta, query.candidates)
+        release = released(candidate, selection.index, selection.fallback, mechanism.name, epsilon, delta, query.candidates)
+        head = self._model.reward.sensitivity.release
+        return release if head is None else replace(release, head=head.stated())
 
     def _realised(self, chosen: Sequence[tuple[Candidate, Selection]]) -> list[Event]:
         """The outcomes to settle by; nothing to tell where the rewards are public."""
-        public = self._model.reward.sensitivity.public
-        return [Free() if public else selection.realised for _, selection in chosen]
+        release = self._model.reward.sensitivity.release
+        return [selection.realised if release is None else Free(release) for _, selection in chosen]
 
     async def _from_base_policy(self, request: Request, n: int) -> list[Release]:
         """Answers that never met the reward: free, and labelled as the base policy's."""

@@ -119,7 +119,7 @@ def measured(model: ServedModel, noise: Randomness, *, scoring: bool) -> Deadlin
         one, many, long = _scoring_times(model, most)
         seconds += one
         per_candidate += max(0.0, many - one) / most
-        per_character = max(0.0, long - many) / (most * (LONG - SHORT))
+        per_character = max(0.0, long - one) / (LONG - SHORT)
     return Deadline(
         _rounded_up(sys.getswitchinterval() + SAFETY * seconds), _rounded_up(SAFETY * per_candidate), _rounded_up(SAFETY * per_character)
     )
@@ -141,9 +141,9 @@ def _section_times(model: ServedModel, noise: Randomness) -> dict[int, float]:
 
 
 def _scoring_times(model: ServedModel, most: int) -> tuple[float, float, float]:
-    """Median seconds of scoring one short text, `most` short ones, and as many long ones, of letters by chance: no two alike."""
+    """Median seconds of scoring one short text, `most` short ones, and one long one, of letters by chance: no two alike."""
     dice, request = random.Random(0), Request.of_prompt("")
-    sizes = ((1, SHORT), (most, SHORT), (most, LONG))
+    sizes = ((1, SHORT), (most, SHORT), (1, LONG))
     batches = [[Candidate("".join(dice.choices(string.ascii_lowercase + " ", k=length))) for _ in range(count)] for count, length in sizes]
 
     async def scored() -> list[tuple[int, float]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from privalign.errors import BackendFailed, LeaseExpired
-
-ENDED_BY_SIGNAL = range(129, 193)  # exit codes
+from privalign.errors import BackendFailed, LeaseExpired, bare
 
 
 class ScoringFailed(BackendFailed):
@@ -19,8 +17,8 @@ class ScoringFailed(BackendFailed):
 def outward(failure: BaseException, touched: bool) -> BaseException:
     """What to raise in place of a failure, outside its handler.
 
-    Once the scorer may have been touched it is a new exception, of no other arguments: the frames of the old one's
-    traceback, its causes and its arguments may hold scores.
+    Once the scorer may have been touched nothing is left of the old one: the frames of its traceback, its causes and its
+    arguments may hold scores.
     """
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
@@ -29,10 +27,6 @@ def outward(failure: BaseException, touched: bool) -> BaseException:
     match failure:
         case asyncio.CancelledError():
             return asyncio.CancelledError()
-        case KeyboardInterrupt():
-            return KeyboardInterrupt()
-        case SystemExit():
-            return SystemExit(failure.code if failure.code in ENDED_BY_SIGNAL else 1)
-        case LeaseExpired():  # the ledger's own words
-            return LeaseExpired(str(failure))
+        case KeyboardInterrupt() | SystemExit() | LeaseExpired():
+            return bare(failure)
     return ScoringFailed()

@@ -14,10 +14,9 @@ from privalign.aligner.clock import Clock
 from privalign.aligner.failures import ScoringFailed, outward
 from privalign.aligner.model import ServedModel
 from privalign.aligner.steps import Steps
-from privalign.mechanisms.protocol import Mechanism, Selection
+from privalign.mechanisms.protocol import Mechanism, Selection, read_scores
 from privalign.randomness import Randomness
 from privalign.rewards.protocol import ScorerUntouched
-from privalign.rewards.scores import finite_scores
 from privalign.types import Candidate, Request
 
 LONG_FOR_SCORES = 10.0  # seconds after which it is the scorer's fault that a client left
@@ -95,7 +94,7 @@ class Query:
     def _take(self, scores: ArrayLike, count: int) -> None:
         """The work of a section."""
         self.scorer_failed = True  # unless the scores are what they should be
-        usable = finite_scores(scores, count)
+        usable = read_scores(scores, count)
         self.scorer_failed = False
         self._steps.take(usable)
 

@@ -34,7 +34,9 @@ def create(
         float | None, typer.Option("--delta-per-query", help="δ_q of basic and fsrc. Default δ/10⁴.", show_default=False)
     ] = None,
     relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
-    records_per_person: Annotated[int, typer.Option("--records-per-person", help="Records of one person that are protected.", min=1)] = 1,
+    records_per_person: Annotated[
+        int, typer.Option("--records-per-person", help="Records of one person, by name, that are protected.", min=1)
+    ] = 1,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", help="Data set that it protects. Default: of the account's name.", metavar="ID", show_default=False),

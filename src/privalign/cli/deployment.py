@@ -38,9 +38,10 @@ url = "sqlite:///privalign.db"            # several gateways: "postgresql+psycop
 epsilon = 8.0                             # of all answers together
 delta = 1e-6
 rule = "renyi"                            # renyi | two-counter | fsrc | basic
-relation = "replace"                      # add-remove | replace | flip: what makes two data sets neighbours
+relation = "replace"                      # add-remove | replace | flip: how the records of one person, by name, may differ
 records_per_person = 1
-# dataset = "prefs"                       # its id, by default the account's name; a second account over it says also = ["prefs"]
+# dataset = "prefs"                       # its id, by default the account's name, as reward fit --dataset names it;
+                                          # a second account over it says also = ["prefs"]
 
 [policies.local]
 independent_of_accounts = {confirmed}     # confirm: not tuned, prompted or cached on protected data
@@ -92,7 +93,8 @@ def init(
         print_json({"file": str(file)})
     else:
         typer.echo(
-            f"wrote {file}; next: privalign reward fit PREFERENCES --lambda 1000 --out head.json, then privalign config check {file}"
+            f"wrote {file}; next: privalign reward fit PREFERENCES --dataset prefs --lambda 1000 --out head.json, "
+            f"then privalign config check {file}"
         )
 
 
@@ -213,17 +215,18 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     from privalign.accounting import costs
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
+    from privalign.sensitivity import PERSON
 
     reward = deployment.rewards[spec.reward]
     sensitivity = reward.sensitivity
     terms = deployment.accounts[spec.account] if account is None else account
     event = event_of(spec.mechanism, sensitivity)
+    deployment.check_paid(spec, account)
     epsilon = costs.epsilon(event, spec.delta)
     source = {
         "range": "the whole range, assuming nothing",
-        "certificate": "certified",
+        "certificate": f"certified, data set {sensitivity.dataset or 'not stated'}",
         "declared": "declared by the operator",
-        "released": "public: the head was released under differential privacy",
     }
     whence = {
         "operator": "typed by the operator",
@@ -234,19 +237,24 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     limit = terms.rule.limit if account is None else account.limit
     counters = ("epsilon", "delta", "rho", "rdp")
     answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
-    guarantee = (
-        f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
-        f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}; "
-        f"account {terms.name}, neighbours by {terms.relation.value} of {terms.records_per_person} record"
-        f"{'s' if terms.records_per_person != 1 else ''} of a person. {terms.rule.guarantee() if account is None else account.guarantee} "
-        + (
-            "Its answers are free."
-            if answers is None
-            else f"It pays for at least {answers:,} answers in all."
-            if answers
-            else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
-        )
+    promised = terms.rule.guarantee() if account is None else account.guarantee
+    pays = (
+        "Its answers are free."
+        if answers is None
+        else f"It pays for at least {answers:,} answers in all."
+        if answers
+        else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
     )
+    given = f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}"
+    if sensitivity.release is not None:
+        guarantee = (
+            f"{spec.mechanism.name}, {given}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
+        )
+    else:
+        guarantee = (
+            f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
+            f"{given}; account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
+        )
     return {
         "name": spec.name,
         "policy": spec.policy,

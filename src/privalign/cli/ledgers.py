@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.errors import InvalidInput
+from privalign.sensitivity import PERSON
 
 if TYPE_CHECKING:
     from privalign.ledger import Account, Ledger
@@ -80,6 +81,7 @@ def account_document(account: Account) -> dict[str, Any]:
         "delta_per_query": getattr(rule, "delta_per_query", None),
         "relation": account.relation.value,
         "records_per_person": account.records_per_person,
+        "protects": f"against {account.relation.change(account.records_per_person)}. {PERSON}",
         "dataset": account.dataset,
         "also": [each.account for each in account.also],
         "sum": {"epsilon": together[0], "delta": together[1]},

@@ -73,6 +73,8 @@ def basis(settings: Mapping[str, Any]) -> str:
 
     if "sensitivity" not in settings:
         return ""
+    if "release" in settings:
+        return f"no query costs anything: the head itself was {settings['release']['guarantee']}"
     one = "delta" in settings and "total_delta" not in settings  # else each row says its own
     delta = f" and δ = {rounded_up(settings['delta'], 4)}" if one else ""
     return f"ε for Δ = {rounded_up(settings['sensitivity'], 4)} ({settings['sensitivity_source']}){delta}, rounded up"

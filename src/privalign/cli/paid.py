@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from privalign.cli.payment import Payment
 from privalign.errors import InvalidFile, InvalidInput
+from privalign.events import release_event
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import Head, HeadSettings, check_place
-from privalign.preferences.release import grid_of, release_event, release_scale, released_certificate, released_head
+from privalign.preferences.release import grid_of, release_scale, released_certificate, released_head
 from privalign.secret import installation_key
-from privalign.sensitivity import Certificate
+from privalign.sensitivity import Certificate, HeadRelease
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +62,20 @@ class PaidRelease:
         """The noise of each weight."""
         return release_scale(self.settings.weight_bound, self.epsilon, self.delta)
 
+    @property
+    def _terms(self) -> HeadRelease:
+        settings = self.settings
+        return HeadRelease(
+            self.epsilon,
+            self.delta,
+            self.scale,
+            settings.weight_bound,
+            settings.relation,
+            settings.records_per_person,
+            self.account,
+            settings.dataset,
+        )
+
     def make(self, minimise: Callable[[], Floats]) -> tuple[Head, Certificate]:
         """The head in its place with its signed certificate, paid now or before.
 
@@ -81,7 +96,7 @@ class PaidRelease:
             check_place(self.out)
             self._head(kept, content)
 
-        event = release_event(self.settings, self.scale)
+        event = release_event(self._terms)
         payment = Payment(self.ledger, self.account, "release", self._key(), (event,), self.out.with_suffix(".safetensors"), self.out)
         with payment.made(draw, check) as content:
             head = self._head(self.out, content)

@@ -13,8 +13,6 @@ from privalign.cli.output import print_facts, print_json, to_json, working
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
 
-PUBLIC = "free: the head was released under differential privacy, so its rewards are public"
-
 
 def epsilon(
     mechanism: options.Mechanism,
@@ -77,8 +75,10 @@ def priced(settings: Settings) -> dict[str, Any]:
     from privalign.accounting.composition import compose
 
     mechanism = settings.build()
-    if settings.sensitivity.public:
-        return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), "epsilon": 0.0, "slack": 0.0, "guarantee": PUBLIC}
+    release = settings.sensitivity.release
+    if release is not None:
+        free = f"free: the head itself was {release.words}"
+        return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), "epsilon": 0.0, "slack": 0.0, "guarantee": free}
     facts: dict[str, Any] = {"mechanism": settings.mechanism, **settings.sensitivity.stated()}
     event = mechanism.event(settings.sensitivity)
     if settings.mechanism == "base":
@@ -114,8 +114,8 @@ def calibrated(settings: Settings) -> dict[str, Any]:
             raise InvalidInput(option(name), "not an option of calibrate; leave it out")
     if settings.epsilon is None:
         raise InvalidInput("--epsilon", "missing; give the ε that one query may cost")
-    if settings.sensitivity.public:
-        raise InvalidInput("--certificate", f"nothing to calibrate; {PUBLIC}")
+    if settings.sensitivity.release is not None:
+        raise InvalidInput("--certificate", f"nothing to calibrate: the head itself was {settings.sensitivity.release.words}")
     settings.with_noise(settings.sensitivity.width)  # refuses what cannot be calibrated before any search
     scale = settings.calibrated(settings.epsilon)
     achieved = costs.epsilon(settings.with_noise(scale).event(settings.sensitivity), settings.delta)

@@ -49,7 +49,12 @@ def choose_range(
     replace: Annotated[bool, typer.Option("--replace", help="… in place of other values that stand there.")] = False,
     head: Annotated[
         Path | None,
-        typer.Option("--head", help="Protected: raw scores of this head, released with noise.", metavar="HEAD.json", show_default=False),
+        typer.Option(
+            "--head",
+            help="Protected: raw scores of this head, released with noise.  [required with --account]",
+            metavar="HEAD.json",
+            show_default=False,
+        ),
     ] = None,
     account: Annotated[
         str | None,

@@ -51,7 +51,8 @@ def fit(
     out: Annotated[Path, typer.Option("--out", help="The certificate; weights go beside it.", metavar="HEAD.json", show_default=False)],
     relation: Annotated[str, typer.Option("--relation", help="add-remove, replace or flip.")] = "replace",
     records_per_person: Annotated[
-        int, typer.Option("--records-per-person", help="Records of one person; more are refused where annotators are named.", min=1)
+        int,
+        typer.Option("--records-per-person", help="Records of one person, by name; more are refused where annotators are named.", min=1),
     ] = 1,
     clip_records: Annotated[
         int | None,
@@ -173,13 +174,10 @@ app.command("range")(choose_range)
 
 def explain(certificate: Certificate) -> list[str]:
     """The certificate in words, a sentence a line."""
+    from privalign.sensitivity import PERSON
+
     count = certificate.records_per_person
-    records = "record" if count == 1 else f"{count} records"
-    change = {
-        "add-remove": f"adding one person's {records} to the data, or leaving out as many,",
-        "replace": f"exchanging one person's {records} for any others",
-        "flip": f"turning round the labels of one person's {records} (prompts and answers are public)",
-    }[certificate.relation.value]
+    change = certificate.relation.change(count)
     sensitivity = certificate.to_sensitivity()
     low, high = certificate.range.low, certificate.range.high
     data = (
@@ -188,17 +186,17 @@ def explain(certificate: Certificate) -> list[str]:
         else f"{certificate.dataset}: other accounts refuse it"
     )
     about = f"The data set is {data}."
-    if certificate.released:
-        paid = certificate.released
+    if sensitivity.release is not None:
         return [
-            f"The weights themselves were released with ({paid['epsilon']:g}, {paid['delta']:g})-differential privacy,"
-            f" paid once by account {paid['account']}.",
-            f"The guarantee is about {change}, whatever is done with the head afterwards: every query is free.",
+            f"The weights themselves were {sensitivity.release.words}.",
+            "Whatever is done with the head afterwards, every query is free under that account; all others refuse it.",
+            PERSON,
             about,
         ]
     lines = [
         f"Scores lie in [{low:g}, {high:g}]; {change} moves no score by more than Δ = {sensitivity.delta!r},"
         f" about {sensitivity.delta / sensitivity.width:.3%} of the range.",
+        PERSON,
     ]
     if certificate.kind == "declared":
         return [*lines, f"Nobody proved this: it was declared, because: {certificate.reason}", about]

@@ -274,7 +274,13 @@ class Selector:
     @property
     def privacy(self) -> dict[str, Any]:
         """The facts that go with every answer."""
-        facts = {"mechanism": self.mechanism.name, "epsilon": self.epsilon, "delta": self.delta, "account": None}
+        facts = {
+            "mechanism": self.mechanism.name,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "account": None,
+            **self.sensitivity.released,
+        }
         return facts if self.notice is None else facts | {"epsilon": None, "private": False}
 
     def release(self, pool: RecordedTexts, scores: Scores) -> dict[str, Any]:
@@ -299,6 +305,7 @@ class Selector:
             return {"prompt": pool.prompt, "refused": True}
         release, index = outcome
         privacy = {"mechanism": release.mechanism, "epsilon": release.epsilon, "delta": release.delta, "account": run.account}
+        privacy |= self.sensitivity.released
         return {"prompt": pool.prompt, "text": release.text, "index": index, "fallback": release.fallback, "privacy": privacy}
 
     def summary(self, prompts: int, answered: int, run: ChargedRun | None) -> dict[str, Any]:

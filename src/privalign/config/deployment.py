@@ -24,7 +24,7 @@ from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Account, Ledger, UnknownAccount
 from privalign.ledger.accounts import check_name, check_sharing
 from privalign.ledger.presence import is_made
-from privalign.ledger.terms import Terms
+from privalign.ledger.terms import Terms, check_paid
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism, event_of
 from privalign.policies.protocol import Policy
@@ -211,7 +211,21 @@ class Deployment:
         rewards = {name: self.rewards[name].make() for name in sorted({spec.reward for spec in self.models.values()})}
         return [self._aligner(spec, ledger, policies[spec.policy], rewards[spec.reward]) for spec in self.models.values()]
 
+    def check_paid(self, spec: ModelSpec, account: Account | None) -> None:
+        """Refuses a released head that the account of the ledger did not pay for; None is one that is still to be made.
+
+        Raises:
+            InvalidInput: it did not.
+        """
+        event = event_of(spec.mechanism, self.rewards[spec.reward].sensitivity)
+        terms = self.accounts[spec.account]
+        try:
+            check_paid(spec.account, terms.terms, Debit() if account is None else account.debited, (event,))
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.file}: [models.{spec.name}] {error.field}", error.message) from None
+
     def _aligner(self, spec: ModelSpec, ledger: Ledger, policy: Policy, reward: Reward, *, probe_first: bool = False) -> Aligner:
+        self.check_paid(spec, ledger.account(spec.account))
         served = spec.served(policy, reward)
         return Aligner(ledger, served, prompt_key=installation_key() if spec.reuse_threshold else b"", probe_first=probe_first)
 

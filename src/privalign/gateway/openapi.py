@@ -53,6 +53,19 @@ _PRIVACY: dict[str, Any] = {
         "account": {"type": "string"},
         "remaining": {"type": ["object", "null"], "properties": {"epsilon": {"type": "number"}, "delta": {"type": "number"}}},
         "replayed": {"type": "boolean"},
+        "release": {
+            "type": "object",
+            "description": "Where the head was itself released with differential privacy: on which terms. Answers then cost nothing more.",
+            "properties": {
+                "epsilon": {"type": "number"},
+                "delta": {"type": "number"},
+                "relation": {"type": "string"},
+                "records_per_person": {"type": "integer"},
+                "account": {"type": "string"},
+                "dataset": {"type": ["string", "null"]},
+                "guarantee": {"type": "string"},
+            },
+        },
     },
 }
 CHAT_RESPONSE: dict[str, Any] = {

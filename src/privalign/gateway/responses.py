@@ -20,6 +20,7 @@ class Privacy:
         epsilon, delta: of all answers of the response together: the sum of each one's worst case. None: no guarantee.
         remaining: (ε, δ) of the account, once this response was paid; None: hidden, or not known at the moment.
         replayed: whether it is an earlier response again, which cost nothing more.
+        release: the terms of the head, where it was itself released with differential privacy: the guarantee of what costs nothing more.
     """
 
     mechanism: str
@@ -28,13 +29,15 @@ class Privacy:
     account: str
     remaining: tuple[float, float] | None
     replayed: bool
+    release: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, releases: Sequence[Release], account: str, remaining: tuple[float, float] | None, *, replayed: bool) -> Privacy:
         """The price of some releases to one request."""
         each = [release.epsilon for release in releases if release.epsilon is not None]
         epsilon = _sum_up(each) if len(each) == len(releases) else None
-        return cls(releases[0].mechanism, epsilon, _sum_up([r.delta for r in releases]), account, remaining, replayed)
+        delta = _sum_up([release.delta for release in releases])
+        return cls(releases[0].mechanism, epsilon, delta, account, remaining, replayed, releases[0].head)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -47,6 +50,7 @@ class Privacy:
             "account": self.account,
             "remaining": left,
             "replayed": self.replayed,
+            **({} if self.release is None else {"release": dict(self.release)}),
         }
 
     @property
@@ -59,6 +63,8 @@ class Privacy:
             "account": self.account,
             "remaining": None if self.remaining is None else repr(self.remaining[0]),
             "replayed": "true" if self.replayed else "false",
+            "release-epsilon": None if self.release is None else repr(self.release["epsilon"]),
+            "release-delta": None if self.release is None else repr(self.release["delta"]),
         }
         return {f"x-privalign-{name}": value for name, value in values.items() if value is not None}
 

@@ -1,11 +1,14 @@
 """Anchors: the last head of each account, kept outside the database, so that a ledger that went back is found out.
 
-    FOLDER/LEDGER-ID/SHA-256 OF THE ACCOUNT'S NAME      {"account", "head", "ledger", "row"}
+    FOLDER/LEDGER-ID/SHA-256 OF THE ACCOUNT'S NAME      {"account", "check", "head", "ledger", "row"}
 
 A restore, a snapshot or a copy that takes a ledger's place is a good ledger by itself; only what is kept elsewhere shows that it lacks
 debits. An anchor is written after the commit that it is about, whole or not at all, and only forward. So a ledger is never behind its
 anchor by a crash: killed in between, or after a power cut (anchors are not forced to the disk), it is ahead of it, which is fine as
 long as it holds the anchored row. Several hosts on one PostgreSQL have an anchor each.
+
+A file has two slots, and the older one is written: half a write spoils no anchor, and the file keeps its place on the disk. (To replace the
+file each time is as safe, but every commit of the ledger would wait until the disk has found a place for it: up to twice the time.)
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import fcntl
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from privalign.ledger.terms import canonical
 from privalign.secret import secret_path
 
 FOLDER_VARIABLE = "PRIVALIGN_ANCHOR_FOLDER"
+_SLOT = 512  # bytes: a sector, of which there is no half
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _TURN = 0.05  # seconds to wait for another process that writes; then it writes alone
 
 
@@ -73,7 +77,7 @@ class Anchors:
         if self._folder is None:
             return {}
         try:
-            files = sorted(file for file in (self._folder / ledger).iterdir() if not file.name.startswith("."))
+            files = sorted((self._folder / ledger).iterdir())
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -85,13 +89,12 @@ class Anchors:
         """Moves the anchor of an account forward. What keeps it from doing so is no error: the ledger is then ahead of it."""
         if self._folder is None or self.problem is not None:
             return
-        folder = os.path.join(self._folder, ledger)
-        file = os.path.join(folder, _name(anchor.account))
-        content = canonical({"account": anchor.account, "head": anchor.head, "ledger": ledger, "row": anchor.row}).encode()
-        with contextlib.suppress(OSError, LedgerFailed), _turn(folder):
-            before = _read(file, ledger)
-            if before is None or before.row < anchor.row:
-                _replace(file, content)
+        file = os.path.join(self._folder, ledger, _name(anchor.account))
+        with contextlib.suppress(OSError), _writing(file) as descriptor:
+            slots = _slots(os.pread(descriptor, 2 * _SLOT, 0), ledger)
+            rows = [0 if each is None else each.row for each in slots]
+            if max(rows) < anchor.row:
+                os.pwrite(descriptor, _text(ledger, anchor), _SLOT * rows.index(min(rows)))
 
     def _prepare(self) -> None:
         """Makes the folder, once, and finds out whether it can be written."""
@@ -129,21 +132,35 @@ def _can_look_into(folder: Path) -> bool:
 def _read(file: str | Path, ledger: str) -> Anchor | None:
     try:
         with open(file, "rb", buffering=0) as stored:
-            content = stored.read()
+            content = stored.read(2 * _SLOT)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(file, error) from None
-    if not content.strip(b"\0"):  # what a power cut may leave of a file that was new
-        return None
+    whole = [each for each in _slots(content, ledger) if each is not None]
+    if not whole and content.strip(b"\0"):  # zeros are what a power cut may leave of a file that was new
+        raise LedgerFailed(f"anchor {file}: damaged, so it cannot tell whether the ledger went back; restore it, or see `account verify`")
+    return max(whole, key=lambda each: each.row, default=None)
+
+
+def _slots(content: bytes, ledger: str) -> tuple[Anchor | None, Anchor | None]:
+    return _slot(content[:_SLOT], ledger), _slot(content[_SLOT:], ledger)
+
+
+def _slot(content: bytes, ledger: str) -> Anchor | None:
+    """The anchor of a slot that was written whole."""
     try:
         fields = json.loads(content)
-        anchor = Anchor(str(fields["account"]), int(fields["row"]), str(fields["head"]))
-        if fields["ledger"] == ledger:
-            return anchor
-    except (ValueError, LookupError, TypeError):
-        pass
-    raise LedgerFailed(f"anchor {file}: damaged, so it cannot tell whether the ledger went back; restore it, or see `account verify`")
+        anchor = Anchor(fields["account"], fields["row"], fields["head"])
+        return anchor if content == _text(ledger, anchor) else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _text(ledger: str, anchor: Anchor) -> bytes:
+    fields = {"account": anchor.account, "head": anchor.head, "ledger": ledger, "row": anchor.row}
+    check = hashlib.sha256(canonical(fields).encode()).hexdigest()[:16]
+    return canonical({**fields, "check": check}).encode().ljust(_SLOT - 1) + b"\n"
 
 
 def _unreadable(file: str | Path, error: OSError) -> LedgerFailed:
@@ -151,22 +168,21 @@ def _unreadable(file: str | Path, error: OSError) -> LedgerFailed:
 
 
 @contextlib.contextmanager
-def _turn(folder: str) -> Iterator[None]:
-    """One writer at a time, so that none puts an earlier row over a later one. A writer that hangs is not waited for long."""
-    lock, flags = os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+def _writing(file: str) -> Iterator[int]:
+    """The file, open; one writer at a time, so that none takes the place of a later row. One that hangs is not waited for long."""
     try:
-        descriptor = os.open(lock, flags, 0o600)
+        descriptor = os.open(file, _FLAGS, 0o600)
     except FileNotFoundError:
-        _make(Path(folder))
-        descriptor = os.open(lock, flags, 0o600)
-        _give_to_owner(descriptor, folder)
+        _make(Path(file).parent)
+        descriptor = os.open(file, _FLAGS, 0o600)
     try:
+        _give_to_owner(descriptor, os.path.dirname(file))
         deadline = time.monotonic() + _TURN
         while not _locked(descriptor):
             if time.monotonic() > deadline:
                 raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing")
             time.sleep(0.0005)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -176,27 +192,9 @@ def _locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: two writers at once may leave the earlier row of theirs
+    except OSError:  # a file system without locks: of two writers at once the later row may be lost
         pass
     return True
-
-
-def _replace(file: str, content: bytes) -> None:
-    folder = os.path.dirname(file)
-    fresh = os.path.join(folder, f".{os.getpid()}.{threading.get_ident()}")  # beside the others, where no lock keeps them apart
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _give_to_owner(descriptor, folder)
-            if os.write(descriptor, content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
-        os.rename(fresh, file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
-        raise
 
 
 def _make(folder: Path) -> None:

@@ -31,7 +31,8 @@ from privalign.ledger.entries import (
     microseconds,
 )
 from privalign.ledger.failures import LedgerBehind, LedgerFailed, TransactionsMet, UnknownAccount, missing_head
-from privalign.ledger.terms import Terms, canonical, terms_of
+from privalign.ledger.schema import debit_of
+from privalign.ledger.terms import Terms, canonical, check_paid, terms_of
 from privalign.ledger.transaction import Transaction
 from privalign.sensitivity import Relation
 
@@ -203,7 +204,7 @@ class Ledger:
             BudgetExhausted: it does not fit. BudgetBusy: it would, once open reservations settle or are voided.
             KeyExhausted, KeyRefused: the key's limit, or the key. IdempotencyConflict: another body under the same
             idempotency key, or an answer that is no longer kept. InvalidInput: a sensitivity that does not hold for the
-            account's neighbours, or an event without a guarantee.
+            account's neighbours or data set, a released head that another account paid for, or an event without a guarantee.
         """
         if not events:
             raise InvalidInput("events", "there is nothing to reserve; give one event per answer")
@@ -214,6 +215,7 @@ class Ledger:
         def reserve(book: Book) -> Reservation | Replay | Pending:
             if terms_of(book.row.parameters, book.row.dataset) != terms:
                 raise LedgerFailed(f"account {account}: its terms changed while the ledger was open; see `account verify`")
+            check_paid(account, terms, debit_of("debited", book.row), events)
             return reservations.reserve(book, request, self._retain)
 
         try:

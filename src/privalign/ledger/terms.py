@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from privalign.accounting.rules import Basic, Debit, Fsrc, Renyi, Rule, TwoCounter, charge_all
 from privalign.errors import InvalidInput
-from privalign.events import Composed, Event, Free, NonPrivate
-from privalign.sensitivity import Relation, Sensitivity
+from privalign.events import Composed, Event, Free, NonPrivate, release_event
+from privalign.sensitivity import HeadRelease, Relation, Sensitivity
 
 _RULES = {rule.name: rule for rule in (Basic, Fsrc, TwoCounter, Renyi)}
 
@@ -67,19 +67,54 @@ class Terms:
 
     def _check(self, event: Event) -> None:
         for sensitivity in _sensitivities(event):
+            self._check_data(sensitivity.dataset)
             if sensitivity.delta >= sensitivity.width or (sensitivity.source == "declared" and sensitivity.relation is None):
                 continue
-            if sensitivity.relation is not self.relation:
-                held = sensitivity.relation.value if sensitivity.relation else "none"
-                raise InvalidInput(
-                    "relation", f"the sensitivity holds for {held}, the account protects {self.relation.value}; certify it for that"
-                )
-            if sensitivity.records_per_person is None or sensitivity.records_per_person < self.records_per_person:
-                raise InvalidInput(
-                    "records-per-person",
-                    f"the sensitivity covers {sensitivity.records_per_person}, the account protects {self.records_per_person}; "
-                    "certify it for as many",
-                )
+            self._check_neighbours("the sensitivity holds for", sensitivity.relation, sensitivity.records_per_person)
+        for release in released_heads((event,)):
+            self._check_data(release.dataset)
+            self._check_neighbours("the head was released for", release.relation, release.records_per_person)
+
+    def _check_data(self, dataset: str | None) -> None:
+        """A certificate that names no data set, as those of version 1, is any account's."""
+        if dataset not in (None, self.dataset):
+            raise InvalidInput(
+                "dataset",
+                f"the certificate is about data set {dataset}, the account protects {self.dataset}; charge the account of {dataset}",
+            )
+
+    def _check_neighbours(self, what: str, relation: Relation | None, records: int | None) -> None:
+        if relation is not self.relation:
+            raise InvalidInput(
+                "relation",
+                f"{what} {relation.value if relation else 'none'}, the account protects {self.relation.value}; certify it for that",
+            )
+        if records is None or records < self.records_per_person:
+            raise InvalidInput(
+                "records-per-person",
+                f"{what} {records} per person, the account protects {self.records_per_person}; certify it for as many",
+            )
+
+
+def check_paid(account: str, terms: Terms, debited: Debit, events: Iterable[Event]) -> None:
+    """Refuses released heads under an account that did not pay for them: its promise would say nothing about them.
+
+    What an account has paid is known by what it has spent: at least what its rule charges for the release.
+
+    Raises:
+        InvalidInput: another account paid, or the one of this name in another ledger.
+    """
+    for release in released_heads(events):
+        if release.account != account:
+            raise InvalidInput(
+                "account",
+                f"the head was {release.words}; {account} promises nothing about it: serve it under {release.account}",
+            )
+        if not terms.charge((release_event(release),)).fits(debited):
+            raise InvalidInput(
+                "account",
+                f"the head was {release.words}, which {account} of this ledger did not pay; use the ledger that the release was paid from",
+            )
 
 
 @lru_cache(maxsize=4096)
@@ -101,6 +136,16 @@ def terms_of(text: str, dataset: str) -> Terms:
 
 def _parameters(rule: Rule) -> dict[str, float]:
     return {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
+
+
+def released_heads(events: Iterable[Event]) -> Iterator[HeadRelease]:
+    """The terms of the heads that events are free by."""
+    for event in events:
+        match event:
+            case Composed(parts):
+                yield from released_heads(parts)
+            case Free(release) if release is not None:
+                yield release
 
 
 def _sensitivities(event: Event) -> Iterator[Sensitivity]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from privalign.errors import InvalidInput
-from privalign.mechanisms.protocol import Mechanism, Selection
+from privalign.errors import InvalidInput, bare
+from privalign.mechanisms.protocol import Mechanism, Run, Selection
 from privalign.randomness import Randomness
 from privalign.sensitivity import Sensitivity
 
@@ -23,11 +23,22 @@ def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Rand
             fallback or base candidate is never looked at.
 
     Raises:
-        InvalidInput: the pool is too small. InvalidRewards: a score is not a finite number.
+        InvalidInput: the pool is too small. InvalidRewards: a score is not a finite number. RuntimeError: the mechanism or the noise
+            failed; what they raise passes as it is with seeded noise only, whose selection is not private.
     """
     if len(rewards) < mechanism.pool_size:
         raise InvalidInput("responses", f"{len(rewards)} candidates where {mechanism.name} needs {mechanism.pool_size}")
-    run = mechanism.run(sensitivity, noise)
+    if not noise.private:
+        return _driven(mechanism.run(sensitivity, noise), rewards)
+    try:
+        return _driven(mechanism.run(sensitivity, noise), rewards)
+    except BaseException as failure:
+        error = bare(failure)
+    del rewards
+    raise error  # out of the handler and of all frames that hold rewards
+
+
+def _driven(run: Run, rewards: Pool) -> Selection:
     drawn = 0
     try:
         request = next(run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
+@np.errstate(all="ignore")
 def normaliser(rewards: ArrayLike, beta: float) -> float:
     """λ = max_k (S_k − nβ)/k with S_k the sum of the k largest rewards, relative to the largest one for accuracy.
 
@@ -26,30 +26,30 @@ def normaliser(rewards: ArrayLike, beta: float) -> float:
 
 
 def descending(values: Floats) -> Floats:
-    """The values from the largest to the smallest by Batcher's bitonic network: the same comparisons in any order of the values."""
+    """The values from the largest to the smallest by Batcher's bitonic network: the same comparisons in any order of the values.
+
+    Two sorted runs of half a span, the second one read backwards, meet at equal places; what remains to be done is within either half.
+    """
     n = values.size
     padded = np.full(1 << (n - 1).bit_length(), -np.inf)
     padded[:n] = values
-    for low, high in _comparisons(padded.size):
-        one, other = padded[low], padded[high]
-        padded[low], padded[high] = np.maximum(one, other), np.minimum(one, other)
+    span = 2
+    while span <= padded.size:
+        _exchange(padded.reshape(-1, span)[:, : span // 2], padded.reshape(-1, span)[:, : span // 2 - 1 : -1])
+        distance = span // 4
+        while distance:
+            pairs = padded.reshape(-1, 2, distance)
+            _exchange(pairs[:, 0], pairs[:, 1])
+            distance //= 2
+        span *= 2
     return padded[:n]
 
 
-@lru_cache(maxsize=8)
-def _comparisons(size: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """For each step of the network the places that receive the larger of two values, and those that receive the smaller."""
-    steps, places = [], np.arange(size)
-    span = 2
-    while span <= size:
-        distance = span // 2
-        while distance:
-            first = places[places & distance == 0]
-            second, falling = first | distance, first & span == 0
-            steps.append((np.where(falling, first, second), np.where(falling, second, first)))
-            distance //= 2
-        span *= 2
-    return steps
+def _exchange(first: Floats, second: Floats) -> None:
+    """The larger number of each pair goes to the first view, the smaller one to the second."""
+    larger = np.maximum(first, second)
+    np.minimum(first, second, out=second)
+    first[...] = larger
 
 
 def normaliser_error(n: int, beta: float, width: float) -> float:
@@ -63,6 +63,7 @@ def normaliser_error(n: int, beta: float, width: float) -> float:
     return math.ldexp(2.0 * (n + 8), -53) * (width + beta) + 2 * math.ulp(0.0)
 
 
+@np.errstate(all="ignore")
 def pessimistic_acceptances(rewards: Floats, threshold: float, ceiling: float) -> Floats:
     """relu((r − λ)/β)/M with M = (ceiling − λ)/β, at most 1: rounds of inference-time pessimism without noise; shape (count,).
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from privalign.acceptance import AcceptanceCurve, positive, threshold_edges, threshold_grid
+from privalign.acceptance import LEAST_TAIL, AcceptanceCurve, positive, threshold_edges, threshold_grid
+from privalign.errors import InvalidInput
 from privalign.events import FALLBACK, Composed, Event, GaussianRelease, RejectionRounds
 from privalign.mechanisms.normaliser import normaliser, normaliser_error
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
@@ -67,8 +68,12 @@ class PrivITP:
 
     def phase_2(self, sensitivity: Sensitivity) -> RejectionRounds:
         """The event of phase 2 alone, λ̃ not known yet."""
+        within_floats("beta", self.beta, sensitivity.width)
         within_floats("sigma_z", self.sigma_z, sensitivity.width)
         within_floats("tail", self.tail, 1.0)
+        if self.tail < LEAST_TAIL:
+            raise InvalidInput("tail", f"{self.tail} is below {LEAST_TAIL:g}, where acceptance probabilities lose their digits")
+        AcceptanceCurve(float(threshold_grid(self.beta, sensitivity.width)[-1]), sensitivity.width, self.sigma_z, self.tail)
         return RejectionRounds(sensitivity, self.beta, self.sigma_z, self.tail, self.n2)
 
 

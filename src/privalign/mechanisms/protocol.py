@@ -1,7 +1,7 @@
 """What every mechanism looks like: settings, `event`, `run`. Pure: no I/O, no clock, no text.
 
-`run` is a generator. It yields `Draw(count)` when it needs the rewards of `count` fresh candidates, is sent them, and
-returns a `Selection`. Drivers (`mechanisms.driver`, the aligner) are the only loops around it.
+`run` is a generator. It yields a `Draw` when it needs the rewards of fresh candidates, is sent them, and returns a
+`Selection`. Drivers (`mechanisms.driver`, the aligner) are the only loops around it.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def event_of(mechanism: Mechanism, sensitivity: Sensitivity) -> Event:
     """What one query about rewards of this sensitivity costs: `Free` for every mechanism where the rewards are public.
 
     A head that was itself released under differential privacy is paid for; whatever is computed from it is
-    post-processing.
+    post-processing, for the account that paid.
     """
-    return Free() if sensitivity.public else mechanism.event(sensitivity)
+    return Free(sensitivity.release) if sensitivity.public else mechanism.event(sensitivity)
 
 
 _FARTHEST = int(FARTHEST)
@@ -97,7 +97,7 @@ def read_scores(rewards: Any, least: int, most: int | None = None) -> Rewards:
     Raises:
         InvalidRewards: not so many real numbers, or one is NaN or infinite (the message does not say which).
     """
-    scores = np.array(_floats(rewards), ndmin=1) if isinstance(rewards, list | tuple) else np.asarray(rewards)
+    scores = np.array(_floats(rewards), ndmin=1) if isinstance(rewards, Sequence) else np.asarray(rewards)
     if isinstance(rewards, np.ma.MaskedArray) or scores.dtype.kind not in "fiu":
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
     if scores.ndim != 1 or not least <= len(scores) <= (most or least):
@@ -119,14 +119,23 @@ def _floats(rewards: Sequence[Any]) -> list[float]:
         raise InvalidRewards("the scorer returned numbers of more digits than a float holds; give floats")
     if kinds - _NUMBERS:
         raise InvalidRewards("the scorer returned something that is not a list of numbers; refusing to select")
-    return [as_float(reward) for reward in rewards]
+    try:
+        return [as_float(reward) for reward in rewards]
+    except OverflowError:
+        raise InvalidRewards("the scorer returned a score that is not a finite number; refusing to select") from None
 
 
 def as_float(number: Any) -> float:
-    """A real number of Python or NumPy as a float; a whole number is cut to ±2^53, so that it is one."""
-    return float(min(max(int(number), -_FARTHEST), _FARTHEST) if isinstance(number, _WHOLE) else number)
+    """A real number of Python or NumPy as a float; a whole number is cut to ±2^53, so that it is one.
+
+    Raises:
+        OverflowError: a whole number that is beyond every float.
+    """
+    nearest = float(number)
+    return float(min(max(int(number), -_FARTHEST), _FARTHEST)) if isinstance(number, _WHOLE) else nearest
 
 
+@np.errstate(all="ignore")
 def admit(rewards: Any, sensitivity: Sensitivity, least: int, most: int | None = None) -> Rewards:
     """Reads raw scores (`read_scores`), clips them to the public range and shifts them to [0, R]."""
     scores = read_scores(rewards, least, most)

@@ -6,7 +6,8 @@ One object a line, in one of two forms:
 - `chosen`, `rejected`: whole conversations with the same beginning, as in HH-RLHF. The prompt is what both share up to and
   with the last "\\n\\nAssistant:"; the answers are what follows.
 
-`annotator` (a string or a whole number) names the person; it is optional. Other keys are ignored.
+`annotator` (a string or a whole number) names the person; it is optional. Other keys are ignored. A person is a name, so that each must be
+spelled in one way: names that differ in case, white space or Unicode form only are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gzip
 import io
 import json
 import os
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -43,10 +45,12 @@ def iterate_pairs(path: Path, progress: Callable[[float], None] | None = None) -
         progress: called now and then with the share of the file that is read.
 
     Raises:
-        InvalidFile: the file cannot be read or is empty, or a line is not such an object; names file, line and remedy.
+        InvalidFile: the file cannot be read or is empty, a line is not such an object, or it spells a person's name in another way than
+            a line before; names file, line and remedy.
     """
     number = 0
     empty = True
+    names = _Names(path)
     try:
         with path.open("rb") as raw, _text(path, raw) as file:
             size = max(1, os.fstat(raw.fileno()).st_size)
@@ -54,7 +58,9 @@ def iterate_pairs(path: Path, progress: Callable[[float], None] | None = None) -
                 if progress is not None and number % 1024 == 0:
                     progress(raw.tell() / size)
                 if line.strip():
-                    yield _parse(path, number, line)
+                    pair = _parse(path, number, line)
+                    names.meet(pair.annotator, number)
+                    yield pair
                     empty = False
     except UnicodeDecodeError:
         raise InvalidFile(str(path), None, f"not UTF-8 text after line {number}; give JSON Lines, plain or .gz") from None
@@ -79,6 +85,39 @@ def write_pairs(path: Path, pairs: Iterable[PreferencePair]) -> None:
     """Writes a `.jsonl.gz` file; the same pairs give the same bytes."""
     lines = (json.dumps(_fields(pair), ensure_ascii=False) + "\n" for pair in pairs)
     path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+
+
+class _Names:
+    """The names of a file so far, with the line of the first of each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[str, int] = {}  # by what all spellings of a name have in common
+        self._spelled: dict[str, str] = {}  # only where that is not how the file spells it
+
+    def meet(self, name: str | None, line: int) -> None:
+        """Refuses a second spelling of a name: records of one person could not be counted.
+
+        Raises:
+            InvalidFile: names both spellings, in ASCII so that they look different, and both lines; for the operator.
+        """
+        if name is None:
+            return
+        common = _common_form(name)
+        first = self._lines.setdefault(common, line)
+        if first == line and common != name:
+            self._spelled[common] = name
+        known = self._spelled.get(common, common)
+        if known != name:
+            raise InvalidFile(
+                str(self._path), line, f"annotator {name!a} is one person with {known!a} of line {first}; spell each name in one way"
+            )
+
+
+def _common_form(name: str) -> str:
+    """What names have in common that differ in case, white space or Unicode form only."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return " ".join(folded.split())
 
 
 def _fields(pair: PreferencePair) -> dict[str, str]:

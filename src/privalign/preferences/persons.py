@@ -11,6 +11,8 @@ depends on these two alone. So, whatever k′ of a person's records a data set h
   first labels of a sorted list change in at most as many places as the list): at most k kept labels turn.
 
 Nobody else's records are kept or dropped on her account. The bounds hold with k for persons of any number of records.
+
+A record of one person exchanged for one that another signs changes what is kept of both: it is two steps, and moves up to 2k records.
 """
 
 from __future__ import annotations

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from privalign import normal
 from privalign.accounting.gaussian import gaussian_delta, probability
 from privalign.errors import InvalidInput
-from privalign.events import GaussianRelease
 from privalign.intervals import MOST_BITS, at_precision, upper
 from privalign.preferences.bradley_terry import Head, HeadSettings
 from privalign.randomness import GUARD_BITS, WORD
-from privalign.sensitivity import Certificate, RewardRange, Sensitivity
+from privalign.sensitivity import Certificate
 
 Floats = NDArray[np.float64]
 GRID: Final = 2.0**-20  # the step that released weights are rounded to, in units of the noise; its power of two is taken
@@ -52,17 +51,6 @@ def release_scale(bound: float, epsilon: float, delta: float) -> float:
         else:
             high = middle
     return upper(lambda: arb(bound) / arb(low))
-
-
-def release_event(settings: HeadSettings, scale: float) -> GaussianRelease:
-    """What the account of the preferences pays, once: a Gaussian release of sensitivity ‖w − w′‖.
-
-    Weights have no range that they are clipped to; the one stated here is only wider than the bound, so that it never
-    takes the bound's place.
-    """
-    bound = settings.weight_bound
-    sensitivity = Sensitivity(bound, RewardRange(0.0, 4 * bound), "certificate", settings.relation, settings.records_per_person)
-    return GaussianRelease(sensitivity, scale)
 
 
 def released_head(weights: Floats, settings: HeadSettings, scale: float, *, epsilon: float, delta: float, account: str) -> Head:

@@ -21,7 +21,7 @@ class CertifiedHeadReward(FailClosedReward):
         head: as loaded. name: a public name for it.
 
     The prompt that the head sees is a lone user turn as it is; of a longer conversation all turns with their roles.
-    Its sums take longer for some weights than for others, so it is `in_process`.
+    It is `in_process`: how long the work of its sums, the same for all weights, takes is not left to show.
     """
 
     in_process = True

@@ -106,9 +106,16 @@ def disjoint_shards(
     if len(members) < 2:
         raise InvalidInput("members", f"{len(members)} given; an ensemble has at least 2")
     range = members[0].range
+    data = {member.dataset for member in members if member.dataset is not None}
+    if len(data) > 1:
+        raise InvalidInput(
+            "members", f"they are about several data sets ({', '.join(sorted(data))}), and an account protects one; choose one"
+        )
     for member in members:
         if member.range != range:
             raise InvalidInput("range", "the members' ranges differ; give all members the same")
+        if member.release is not None:
+            raise InvalidInput("members", f"one is a head that was {member.release.words}; serve it by itself, under that account")
         _check_covered(member, relation, records_per_person)
     count = len(members)
     touched = (1 if sharding is ShardBy.PERSON else records_per_person) * (2 if relation is Relation.REPLACE else 1)
@@ -120,6 +127,7 @@ def disjoint_shards(
         relation,
         records_per_person,
         f"{count} disjoint shards by {sharding.value}: {reason}",
+        next(iter(data), None),
     )
 
 

@@ -132,11 +132,14 @@ def number(value: object) -> float:
     """A JSON number as a finite float; a whole one is cut to ±2^53, where no range goes further and floats begin to round.
 
     Raises:
-        UnusableScores: not a number (true and false are none), NaN or infinite.
+        UnusableScores: not a number (true and false are none), NaN, infinite, or beyond a float.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnusableScores
-    score = as_float(value)
+    try:
+        score = as_float(value)
+    except OverflowError:
+        raise UnusableScores from None
     if not math.isfinite(score):
         raise UnusableScores
     return score

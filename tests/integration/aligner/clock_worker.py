@@ -10,6 +10,7 @@ then slept on the event loop's timer to a multiple of 20 ms. It is kept here (`O
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
@@ -191,6 +192,8 @@ def serve(folder: Path, n2: int, old: bool, ready: int) -> None:
 
 
 def main(way: str, n2: int, requests: int, at_once: int, old: bool) -> None:
+    with contextlib.suppress(OSError):
+        os.nice(-10)  # other work on the machine blurs what an attacker sees
     if old:
         privalign.aligner.aligner.Query = OldQuery  # type: ignore[misc,assignment]
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:

@@ -124,7 +124,7 @@ def gateway(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             *,
             rule: Rule | None = None,
             on_exhausted: str = "refuse",
-            padding: float = 0.0,
+            padding: float | None = 0.0,
             **settings: Any,
         ) -> Running:
             ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")

@@ -59,7 +59,7 @@ def main(url: str, point: str, released: int) -> None:
     Transaction.rows = killer.wrap("rows", Transaction.rows)  # type: ignore[method-assign]
     Transaction.commit = killer.wrap("commit", Transaction.commit)  # type: ignore[method-assign]
     Anchors.write = killer.wrap("anchor", Anchors.write)  # type: ignore[method-assign]
-    anchors._replace = killer.wrap("replace", anchors._replace)
+    anchors._text = killer.wrap("slot", anchors._text)
     for request in range(10_000):
         key = f"{os.getpid()}-{request}"
         reservation = ledger.reserve("prefs", [EVENT], idempotency=IdempotencyKey("test", key, "body"))

@@ -53,9 +53,9 @@ POINTS = [
     "commit:after:6",
     "anchor:before:5",
     "anchor:after:6",
-    "replace:before:5",
-    "replace:after:6",
-    "replace:after:7",
+    "slot:before:9",
+    "slot:after:10",
+    "slot:after:11",
 ]
 
 

@@ -337,7 +337,7 @@ def test_a_writer_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PRIVALIGN_ANCHOR_FOLDER", str(tmp_path))
     anchors = Anchors()
     anchors.write("l", Anchor("prefs", 1, "a"))
-    with (tmp_path / "l" / ".lock").open("w") as held:
+    with anchor_file(tmp_path).open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         anchors.write("l", Anchor("prefs", 2, "b"))
         assert anchors.read("l", "prefs") == Anchor("prefs", 1, "a")
@@ -346,7 +346,7 @@ def test_a_writer_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
 
 
 def anchor_file(folder: Path) -> Path:
-    (file,) = [path for path in folder.glob("*/*") if not path.name.startswith(".")]
+    (file,) = folder.glob("*/*")
     return file
 
 
@@ -364,6 +364,21 @@ def test_what_a_power_cut_leaves_of_an_anchor_refuses_nothing(anchored: Ledger, 
     assert anchored.verify("prefs").anchored is None
     spend(anchored)
     assert anchored.verify("prefs").anchored == 3
+
+
+def test_half_a_write_leaves_the_anchor_before(anchored: Ledger, tmp_path: Path) -> None:
+    """As a power cut does, or a reader meets it."""
+    spend(anchored, 2)
+    file = anchor_file(tmp_path / "anchors")
+    whole = file.read_bytes()
+    assert len(whole) == 1024
+    rows = sorted(json.loads(whole[start : start + 512])["row"] for start in (0, 512))
+    assert rows == [4, 5]
+    for start in (0, 512):
+        for half in (b"\0" * 512, b" " * 512, whole[512 - start :][:256] + whole[start + 256 : start + 512]):
+            file.write_bytes(whole[:start] + half + whole[start + 512 :])
+            assert anchored.verify("prefs").anchored in rows
+            assert anchored.account("prefs").length == 5
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "not JSON", '{"account": "prefs", "head": "a", "ledger": "another", "row": 1}'])

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from privalign.accounting import gaussian
 from privalign.errors import InvalidInput
 from privalign.events import GaussianRelease
-from privalign.mechanisms.privitp import release_grid
-from privalign.randomness import SecureRandomness
 from privalign.sensitivity import RewardRange, Sensitivity
 
 MUS = [1e-9, 1e-3, 0.1, 1.0, 8.0, 1e3, 1e9]
@@ -24,6 +22,10 @@ DELTAS = [1e-300, 1e-20, 1e-5, 0.3, 1 - 1e-9]
 
 def release(delta: float, scale: float, grid: float = 0.0, error: float = 0.0, width: float = 1.0) -> GaussianRelease:
     return GaussianRelease(Sensitivity(delta, RewardRange(0, width)), scale, grid, error)
+
+
+def fine(scale: float) -> float:
+    return math.ldexp(0.5, math.frexp(scale)[1] - 32)
 
 
 def exact_delta(epsilon: float, mu: mp.mpf) -> mp.mpf:
@@ -97,10 +99,10 @@ def test_a_release_on_a_coarse_grid_is_private(ratio: int, shift: int, delta: fl
 
 @pytest.mark.parametrize("mu", [1e-3, 0.3, 2.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-20, 1e-5, 0.1])
-def test_the_samplers_own_grid_costs_almost_nothing(mu: float, delta: float) -> None:
-    """At σ/s ≥ 2³² the sampler's price is above the real-valued one, in the tenth digit at most where μ is not tiny."""
+def test_a_fine_grid_costs_almost_nothing(mu: float, delta: float) -> None:
+    """At σ/s ≥ 2³² the price is above the real-valued one, in the tenth digit at most where μ is not tiny."""
     scale = 0.7 / mu
-    event = release(0.7, scale, release_grid(scale))
+    event = release(0.7, scale, fine(scale))
     exact = gaussian.analytic_gaussian_epsilon(0.7 / scale, delta)
     charged = gaussian.gaussian_release_epsilon(event, delta)
     assert exact <= charged <= exact * (1 + 1e-6) + 1e-8
@@ -124,11 +126,33 @@ def test_effective_sensitivity_covers_any_two_rounded_numbers(delta: float, grid
     assert ratio * ratio / 2 <= Fraction(gaussian.gaussian_rho(event)) <= ratio * ratio / 2 * (1 + Fraction(1, 2**51))
 
 
-def test_the_sampler_rounds_ties_upwards() -> None:
-    """What makes Δ′ = ⌈(Δ + 2e)/s⌉·s true at ties: rounding commutes with shifts by s. The noise is 0 but for e^{−555}."""
-    noise = SecureRandomness()
-    for value in (-2.5, -1.5, -0.5, 0.5, 1.5, 2.5):
-        assert noise.gaussian(value, 0.03, 1.0) == math.floor(value + 0.5)
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("delta", DELTAS)
+def test_a_real_valued_release_costs_the_exact_curve(mu: float, delta: float) -> None:
+    """Grid 0, as phase 1 samples: between the least ε of the largest float below Δ/σ and that of the least above."""
+    event = release(0.1, 0.1 / mu)
+    charged = gaussian.gaussian_release_epsilon(event, delta)
+    ratio = Fraction(event.sensitivity.charged) / Fraction(event.scale)
+    below, above = math.nextafter(float(ratio), 0.0), math.nextafter(float(ratio), math.inf)
+    assert gaussian.analytic_gaussian_epsilon(below, delta) <= charged <= gaussian.analytic_gaussian_epsilon(above, delta)
+    assert Fraction(gaussian.gaussian_rho(event)) >= ratio * ratio / 2
+    assert gaussian.effective_sensitivity(event) == Fraction(event.sensitivity.charged)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-15, 1e-3])
+def test_the_error_of_the_number_is_charged_on_both_sides(error: float) -> None:
+    event = release(0.1, 0.5, error=error)
+    assert gaussian.effective_sensitivity(event) == Fraction(0.1) + 2 * Fraction(error)
+    assert gaussian.gaussian_release_epsilon(event, 1e-6) >= gaussian.gaussian_release_epsilon(release(0.1 + 1.99 * error, 0.5), 1e-6)
+
+
+@pytest.mark.parametrize("mu", [1e-9, 0.1, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [0.5, 0.9, 1 - 1e-9])
+def test_the_probabilistic_form_is_never_negative(mu: float, delta: float) -> None:
+    loss = gaussian.pdp_gaussian_epsilon(mu, delta)
+    assert loss >= 0
+    with mp.workdps(30):  # P[privacy loss > ε] ≤ δ, the loss being N(μ²/2, μ²)
+        assert mp.ncdf((mp.mpf(mu) ** 2 / 2 - mp.mpf(loss)) / mp.mpf(mu)) <= mp.mpf(delta) * (1 + mp.mpf(10) ** -12)
 
 
 def test_published_formulas_are_rounded_up_and_labelled() -> None:
@@ -181,7 +205,7 @@ def test_epsilon_is_monotone(mu: float, less: float, delta: float, smaller: floa
 @pytest.mark.parametrize("mu", [1e-9, 1e-4, 1.0, 1e9])
 @pytest.mark.parametrize("delta", DELTAS)
 def test_extreme_releases(mu: float, delta: float) -> None:
-    event = release(0.1, 0.1 / mu, release_grid(0.1 / mu), 1e-15)
+    event = release(0.1, 0.1 / mu, fine(0.1 / mu), 1e-15)
     charged = gaussian.gaussian_release_epsilon(event, delta)
     assert gaussian.analytic_gaussian_epsilon(mu, delta) <= charged < math.inf
     assert 0 < gaussian.gaussian_rho(event) < math.inf

@@ -201,7 +201,7 @@ class Mechanism:
         return PrivBoN(4, 0.3).event(sensitivity)
 
     def run(self, sensitivity: Sensitivity, noise: Any) -> Run:
-        rewards = admit((yield Draw(4, 4)), 4, sensitivity)
+        rewards = admit((yield Draw(4, 4)), sensitivity, 4)
         try:
             self._act(rewards)
             yield Draw(4, 4)
@@ -343,7 +343,8 @@ def test_nor_does_leaving(ledger: Ledger, caplog: Any, capsys: Any, place: str, 
         mechanism = Mechanism(waits) if place == "section" else PRIVBON
         answer = good if place == "section" else lambda call, count: slow(count)
         task = asyncio.create_task(aligner(ledger, mechanism, answer=answer).answer(REQUEST))
-        await reached.wait()
+        async with asyncio.timeout(30):
+            await reached.wait()
         for _ in range(times):
             task.cancel()
             await asyncio.sleep(0.01)

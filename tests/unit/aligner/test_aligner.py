@@ -406,17 +406,6 @@ def test_renyi_accounts_answer_too(tmp_path: Path) -> None:
     assert 0 < book.account("prefs").debited.rdp <= worst.rdp
 
 
-def test_a_released_head_costs_nothing_whatever_the_mechanism(ledger: Ledger) -> None:
-    for mechanism in (PRIVITP, PrivBoN(4, 0.3), BoN(4)):
-        model, _, reward = served(mechanism)
-        reward.sensitivity = Sensitivity(1.0, RewardRange(0.0, 1.0), source="released")
-        (release,) = ask(ledger, model)
-        assert (release.epsilon, release.delta) == (0.0, 0.0)
-    account = ledger.account("prefs")
-    assert account.debited == Debit()
-    assert account.settled_queries == 3
-
-
 def test_what_a_debugger_finds_behind_a_failure_holds_no_score(ledger: Ledger) -> None:
     model, _, reward = served(performance=Performance(padding=0.0, chunk=1))
     reward.answer = lambda count: np.full(count, PLANTED) if reward.calls == 1 else np.full(count, np.nan)

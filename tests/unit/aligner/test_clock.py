@@ -160,12 +160,12 @@ def test_the_measured_deadline_holds_every_section_several_times_over(mechanism:
 
 
 def test_scoring_that_runs_here_is_measured_by_candidates_and_characters() -> None:
-    reward = Reward(per_candidate=2e-4, per_character=2e-7)
+    reward = Reward(per_candidate=2e-4, per_character=1e-6)
     served = model(mechanism=PrivBoN(4, 0.3), reward=reward)
     deadline = Clock(served, SecureRandomness()).deadline()
     for count, length in ((1, 200), (4, 200), (4, 4000)):
-        assert deadline.after(count, count * length) >= SAFETY * count * (2e-4 + 2e-7 * length)
-    assert SAFETY * 2e-7 * 0.5 < deadline.per_character < SAFETY * 2e-7 * 3
+        assert deadline.after(count, count * length) >= SAFETY * count * (2e-4 + 1e-6 * length)
+    assert SAFETY * 1e-6 * 0.5 < deadline.per_character < SAFETY * 1e-6 * 3
 
 
 def test_a_deadline_is_measured_once_and_a_stated_one_never(monkeypatch: pytest.MonkeyPatch) -> None:

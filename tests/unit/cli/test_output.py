@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from privalign.cli.output import print_facts, print_table, replacing
+from privalign.cli.output import basis, print_facts, print_table, replacing
 from privalign.errors import InvalidInput
+from privalign.experiments.report.wording import terms
+from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivity
 
 SECRET = "pa_065557d71f6b_" + "a6e1da24" * 8
 
@@ -77,6 +79,13 @@ def test_what_may_not_be_replaced_is_refused_by_the_name_of_its_option(tmp_path:
             with pytest.raises(InvalidInput, match=f"^--export: .*{why}"), replacing(path, source, field="--export"):
                 raise AssertionError
     assert (source.read_text(), ledger.read_bytes(), log.read_text()) == ("{}", b"SQLite format 3\0spent", "")
+
+
+def test_studies_say_the_terms_of_a_released_head() -> None:
+    release = HeadRelease(1.0, 1e-5, 2.0, 0.4, Relation.FLIP, 1, "prefs", "votes")
+    stated = Sensitivity(1.0, RewardRange(0.0, 1.0), "released", release=release).stated()
+    for words in (basis(stated), terms(stated)):
+        assert f"no query costs anything: the head itself was {release.words}" in words
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])

@@ -21,7 +21,8 @@ SETTINGS = HeadSettings(HashedNgrams(bits=6, longest=2), 10.0, Relation.FLIP, Re
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(OLD / "secret"))
+    (tmp_path / "secret").write_bytes((OLD / "secret").read_bytes())  # the ledger keeps its anchors beside it
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(tmp_path / "secret"))
     book = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     book.create_account("prefs", Basic(3.0, 1e-4, 1e-6), relation=Relation.FLIP, records_per_person=2)
     return book

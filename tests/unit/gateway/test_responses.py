@@ -76,3 +76,14 @@ def test_the_price_is_an_upper_bound(releases: list[Release]) -> None:
     assert privacy.delta >= math.fsum(release.delta for release in releases)
     assert "x-privalign-remaining" not in privacy.headers
     assert privacy.document["remaining"] is None
+
+
+def test_a_released_head_is_named_in_place_of_an_epsilon_of_zero() -> None:
+    head = {"epsilon": 1.0, "delta": 1e-5, "relation": "flip", "records_per_person": 1, "account": "prefs", "dataset": "votes"}
+    free = Release("text", 0, False, "privbon", 0.0, 0.0, head=head)
+    privacy = Privacy.of([free], "prefs", (1.5, 0.0), replayed=False)
+    assert privacy.document["release"] == head
+    assert (privacy.headers["x-privalign-release-epsilon"], privacy.headers["x-privalign-release-delta"]) == ("1.0", "1e-05")
+    paid = Privacy.of([Release("text", 0, False, "privbon", 0.5, 0.0)], "prefs", None, replayed=False)
+    assert "release" not in paid.document
+    assert not [name for name in paid.headers if "release" in name]

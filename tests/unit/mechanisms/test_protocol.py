@@ -19,7 +19,7 @@ WIDE = Sensitivity(1.0, RewardRange(0.0, 2.0**53))
 @pytest.mark.parametrize("scores", [np.array([2**59 + 64, 0.5], np.longdouble), [np.longdouble(0.5), 1]], ids=["array", "list"])
 def test_scores_that_a_float_would_round_are_refused(scores: Any) -> None:
     with pytest.raises(InvalidRewards, match="more digits") as refusal:
-        admit(scores, 2, WIDE)
+        admit(scores, WIDE, 2)
     assert "57646" not in str(refusal.value)
 
 
@@ -27,19 +27,19 @@ def test_scores_that_a_float_would_round_are_refused(scores: Any) -> None:
 @pytest.mark.parametrize("score", [0, 2**53 - 1, 2**53, 2**53 + 1, 2**53 + 2, 2**59 + 64, 2**63 - 2])
 def test_whole_numbers_never_come_further_apart(score: int, others: list[Any]) -> None:
     """Also where NumPy makes floats of them, as beside a float, and rounds."""
-    one, other = (admit([value, *others], 1 + len(others), WIDE) for value in (score, score + 1))
+    one, other = (admit([value, *others], WIDE, 1 + len(others)) for value in (score, score + 1))
     assert abs(one - other).max() <= 1.0
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int32, np.uint8, np.float64, np.float32, np.float16])
 def test_scores_are_exact_within_a_range_that_floats_cover(kind: type[np.generic]) -> None:
     for high in (100.0, 2.0**53):
-        assert admit(np.array([0, 7, 99]).astype(kind), 3, Sensitivity(1.0, RewardRange(0.0, high))).tolist() == [0.0, 7.0, 99.0]
+        assert admit(np.array([0, 7, 99]).astype(kind), Sensitivity(1.0, RewardRange(0.0, high)), 3).tolist() == [0.0, 7.0, 99.0]
 
 
 def test_whole_numbers_beyond_the_range_are_clipped_exactly() -> None:
     scores = np.array([-(2**62) - 1, 2**53 - 1, 2**62 + 1], np.int64)
-    assert admit(scores, 3, Sensitivity(1.0, RewardRange(0.0, 2.0**53))).tolist() == [0.0, 2.0**53 - 1, 2.0**53]
+    assert admit(scores, Sensitivity(1.0, RewardRange(0.0, 2.0**53)), 3).tolist() == [0.0, 2.0**53 - 1, 2.0**53]
 
 
 @pytest.mark.parametrize("exponent", [-1074, -1068, -1050, -1022, -500, 0, 900])

@@ -252,3 +252,33 @@ def test_shards_by_person_hold_whole_persons_and_by_pair_ignore_the_label() -> N
     assert (shard_of(turned, 5, ShardBy.PAIR) == by_pair).all()
     _, other = differences_of(pairs, Written(3), 1.0, key=b"another")
     assert (shard_of(other, 5, ShardBy.PAIR) != by_pair).any()
+
+
+def test_a_record_exchanged_for_one_signed_by_another_person_is_two_steps() -> None:
+    """The promise is about the records of one person. With clipped records the exchange of one record for another person's moves what
+    is kept of both: nearly twice as far as is certified for one, and never further than twice.
+    """
+    setting = HeadSettings(Written(2), 50.0, Relation.REPLACE, RANGE, 1, 1.0, 1e-6)
+    crowd = [replace(record, annotator=f"crowd {number}") for number, record in enumerate(pushed([1.0, 0.0], 13.0, 50.0, 1.0))]
+    up, down = [0.2, math.sqrt(0.96)], [0.2, -math.sqrt(0.96)]
+
+    def kept(records: list[PreferencePair]) -> Floats:
+        differences, owners = differences_of([*records, *crowd], setting.features, 1.0, key=KEY)
+        return minimisers(setting, differences.keep(first_records(owners, 1)))
+
+    def before(annotator: str, first: Sequence[float], second: Sequence[float]) -> list[PreferencePair]:
+        """Two records of one person, of which the first one is kept."""
+        for number in range(100):
+            one, two = pair(first, f"p{number}", annotator), pair(second, "p", annotator)
+            if first_records(differences_of([one, two], setting.features, 1.0, key=KEY)[1], 1)[0]:
+                return [one, two]
+        raise AssertionError("a keyed order of two records never turned round")
+
+    ann, bob = before("ann", up, down), before("bob", down, up)
+    here = kept([*ann, bob[1]])  # ann's first record, bob's only one: both point up
+    other = kept([ann[1], *bob])  # her first record was exchanged for one that he signed: what is kept of both points down
+    moved = float(np.linalg.norm(here - other))
+    assert 1.8 < moved / setting.weight_bound <= 2
+    halfway = kept([ann[1], bob[1]])  # one person at a time, each step is within the certificate
+    for step in (here - halfway, halfway - other):
+        assert np.linalg.norm(step) <= setting.weight_bound

@@ -106,3 +106,36 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, pairs: list[Prefer
     first = path.read_bytes()
     write_pairs(path, pairs)
     assert path.read_bytes() == first
+
+
+SPELLINGS = [
+    ("Ann", "ann"),
+    ("ann lee", "ann  lee"),
+    ("ann lee", " ann lee\t"),
+    ("ann lee", "ann\u00a0lee"),  # a space that does not break
+    ("Ren\u00e9", "Rene\u0301"),  # composed and not
+    ("\uff21nn", "Ann"),  # full width
+    ("Stra\u00dfe", "STRASSE"),
+    ("7", "\uff17"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), [*SPELLINGS, *(pair[::-1] for pair in SPELLINGS)])
+def test_one_person_in_two_spellings_is_refused_before_anything_is_done_with_the_records(tmp_path: Path, first: str, second: str) -> None:
+    file = tmp_path / "prefs.jsonl"
+    names = ["bob", first, "\u00e9", first, second]
+    lines = [json.dumps({"prompt": "p", "chosen": "c", "rejected": "r", "annotator": name}) for name in names]
+    file.write_text("\n".join([*lines[:1], "", *lines[1:]]))
+    with pytest.raises(InvalidFile) as refusal:
+        read_pairs(file)
+    message = str(refusal.value)
+    assert message == f"{file}, line 6: annotator {second!a} is one person with {first!a} of line 3; spell each name in one way"
+    assert message.isascii()
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("names", [["ann", "anne"], ["a b", "ab"], ["o'neil", "oneil"], ["1", "01"], ["i", "j", "i"], ["\u0131", "i"]])
+def test_different_names_are_different_persons(tmp_path: Path, names: list[str]) -> None:
+    file = tmp_path / "prefs.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": "p", "chosen": "c", "rejected": "r", "annotator": name}) for name in names))
+    assert [pair.annotator for pair in read_pairs(file)] == names

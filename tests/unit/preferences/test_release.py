@@ -15,14 +15,14 @@ from scipy.stats import kstest
 from privalign.accounting.gaussian import gaussian_delta, gaussian_release_epsilon
 from privalign.accounting.rules import Basic
 from privalign.errors import InvalidInput
-from privalign.events import Free
+from privalign.events import Free, release_event
 from privalign.ledger.terms import Terms
 from privalign.preferences import release
 from privalign.preferences.bradley_terry import HeadSettings
 from privalign.preferences.ngrams import HashedNgrams
-from privalign.preferences.release import gaussian_vector, grid_of, release_event, release_scale, released_head
+from privalign.preferences.release import gaussian_vector, grid_of, release_scale, released_head
 from privalign.rewards.head import HeadReward
-from privalign.sensitivity import Relation, RewardRange
+from privalign.sensitivity import HeadRelease, Relation, RewardRange
 
 SETTINGS = HeadSettings(HashedNgrams(bits=6), 10.0, Relation.REPLACE, RewardRange(0.0, 1.0), 2)
 
@@ -41,7 +41,8 @@ def test_settings_out_of_range_are_refused(epsilon: float, delta: float) -> None
 
 
 def test_the_account_pays_for_the_weights_and_for_its_own_neighbours_only() -> None:
-    event = release_event(SETTINGS, release_scale(SETTINGS.weight_bound, 1.0, 1e-6))
+    scale = release_scale(SETTINGS.weight_bound, 1.0, 1e-6)
+    event = release_event(HeadRelease(1.0, 1e-6, scale, SETTINGS.weight_bound, Relation.REPLACE, 2, "prefs", "votes"))
     assert 1 - 1e-6 < gaussian_release_epsilon(event, 1e-6) <= 1.0
     Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 2, "votes").charge((event,))
     for terms in (Terms(Basic(2.0, 1e-5, 1e-6), Relation.REPLACE, 3, "votes"), Terms(Basic(2.0, 1e-5, 1e-6), Relation.FLIP, 2, "votes")):

@@ -16,7 +16,7 @@ from privalign.preferences.persons import ShardBy
 from privalign.rewards.ensemble import EnsembleReward, disjoint_shards
 from privalign.rewards.function import FunctionReward
 from privalign.rewards.recorded import RecordedReward
-from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
+from privalign.sensitivity import Certificate, HeadRelease, Relation, RewardRange, Sensitivity
 from privalign.types import Candidate, Request
 
 RANGE = RewardRange(-1.0, 3.0)
@@ -126,6 +126,20 @@ def test_a_members_own_delta_counts_only_where_it_covers_the_person() -> None:
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_a_person_exchanged_for_anybody_moves_two_shards(count: int) -> None:
     assert shards(count, ShardBy.PERSON, Relation.REPLACE).delta == pytest.approx(RANGE.width * 2 / count)
+
+
+def test_the_mean_is_about_the_one_data_set_of_its_members() -> None:
+    def about(dataset: str | None) -> Sensitivity:
+        return Sensitivity(0.5, RANGE, "certificate", Relation.FLIP, 1, dataset=dataset)
+
+    flip: dict[str, Any] = {"sharding": ShardBy.PERSON, "relation": Relation.FLIP, "records_per_person": 1, "reason": "audited"}
+    assert disjoint_shards([about(None), about("votes"), WHOLE], **flip).dataset == "votes"
+    assert disjoint_shards([about(None), WHOLE], **flip).dataset is None
+    with pytest.raises(InvalidInput, match=r"several data sets \(survey, votes\)"):
+        disjoint_shards([about("votes"), about("survey")], **flip)
+    released = Sensitivity(4.0, RANGE, "released", release=HeadRelease(1.0, 1e-6, 2.0, 0.4, Relation.FLIP, 1, "prefs"))
+    with pytest.raises(InvalidInput, match="one is a head that was released with"):
+        disjoint_shards([released, WHOLE], **flip)
 
 
 def test_a_certificate_must_be_one_of_this_many_shards() -> None:

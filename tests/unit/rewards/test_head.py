@@ -109,7 +109,13 @@ def test_certificates_that_do_not_fit_the_weights_are_refused(head: Head, change
 
 
 def test_a_released_head_has_public_scores(head: Head, tmp_path: Path) -> None:
-    released = Head(head.weights, replace(head.certificate, released={"epsilon": 1.0, "delta": 1e-6, "account": "a"}))
+    released = Head(head.weights, replace(head.certificate, released={"epsilon": 1.0, "delta": 1e-6, "account": "a", "scale": 2.0}))
     released.save(tmp_path / "released.json")
-    assert HeadReward.load(tmp_path / "released.json").sensitivity.public
+    sensitivity = HeadReward.load(tmp_path / "released.json").sensitivity
+    assert sensitivity.public
+    assert sensitivity.release is not None
+    assert sensitivity.release.words == (
+        "released with (1.0, 1e-06)-differential privacy against turning round the label of one person's record (prompt and answers are "
+        "public), paid once by account a"
+    )
     assert not HeadReward(head.weights, head.certificate).sensitivity.public

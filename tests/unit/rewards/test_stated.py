@@ -15,6 +15,7 @@ from privalign.secret import make_installation_key
 from privalign.sensitivity import Certificate, Relation, RewardRange
 
 RANGE = RewardRange(0.0, 2.0)
+PAID = {"epsilon": 1.0, "delta": 1e-6, "account": "prefs", "scale": 0.5}
 
 
 @pytest.fixture
@@ -37,8 +38,8 @@ def test_a_certificate_states_delta_for_its_own_range(path: Path) -> None:
     [
         {"kind": "head"},
         {"features": {"kind": "hashed-ngrams"}},
-        {"released": {"epsilon": 1.0}},
-        {"kind": "declared", "released": {"epsilon": 1.0}},
+        {"released": PAID, "movement": 0.1},
+        {"kind": "declared", "released": PAID, "movement": 0.1},
     ],
 )
 def test_a_certificate_of_weights_is_refused_for_any_other_model(path: Path, change: dict[str, Any]) -> None:

@@ -77,6 +77,9 @@ def terms(settings: Mapping[str, Any]) -> str:
         found.append(f"Δ = {number(settings['sensitivity'], 'delta')} ({settings.get('sensitivity_source')})")
         if _is_number(settings.get("delta")) and "total_delta" not in settings:  # else each row says its own
             found.append(f"δ = {number(settings['delta'], 'delta')}")
+    release = settings.get("release")
+    if isinstance(release, Mapping) and isinstance(release.get("guarantee"), str):
+        found.append(f"no query costs anything: the head itself was {release['guarantee']}")
     return "; ".join(found)
 
 

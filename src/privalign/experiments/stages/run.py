@@ -14,10 +14,10 @@ from privalign.experiments.stages import collect, grade, score
 from privalign.experiments.stages.engine import Engine, Job
 from privalign.experiments.stages.settings import CollectSettings, GradeSettings, ScoreSettings
 from privalign.experiments.stages.shards import Shards, working_on
-from privalign.experiments.study import NOTICE
 from privalign.rewards.provenance import sign_scores
 from privalign.settings import option
 
+NOTICE = "not a private release: what the folder holds is exact, scores included; it is for its user alone"
 Progress = Callable[[int, int], None]  # prompts done, prompts in all
 
 

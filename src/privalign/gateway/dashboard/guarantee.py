@@ -12,18 +12,9 @@ from privalign.aligner import ServedModel
 from privalign.errors import InvalidInput
 from privalign.intervals import shown, upper
 from privalign.ledger import Account
+from privalign.ledger.terms import check_paid
 from privalign.mechanisms.protocol import event_of
-from privalign.sensitivity import Relation, Sensitivity
-
-# For one record of a person, and for several.
-_NEIGHBOURS = {
-    Relation.ADD_REMOVE: ("Adding or removing one person's record", "Adding or removing up to {count} records of one person"),
-    Relation.REPLACE: ("Exchanging one person's record for another", "Exchanging up to {count} records of one person for others"),
-    Relation.FLIP: (
-        "Turning round the label of one person's record, its prompt and answers being public,",
-        "Turning round the labels of up to {count} records of one person, their prompts and answers being public,",
-    ),
-}
+from privalign.sensitivity import PERSON, Sensitivity
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +29,14 @@ class Served:
 
 def promise(account: Account) -> str:
     """The guarantee as what an observer cannot tell."""
-    one, several = _NEIGHBOURS[account.relation]
-    count, rule = account.records_per_person, account.rule
+    rule = account.rule
+    change = account.relation.change(account.records_per_person)
     factor = upper(lambda: arb(rule.epsilon).exp())
     times = f"{float(shown(factor, 4)):,.10g} times as probable (e^ε at ε = {shown(rule.epsilon)})"
     if math.isinf(factor):
         times = f"e^{shown(rule.epsilon)} times as probable"
     return (
-        f"{one if count == 1 else several.format(count=count)} makes nothing that anyone could see in all answers together more than "
+        f"{change[0].upper()}{change[1:]} makes nothing that anyone could see in all answers together more than "
         f"{times}, apart from an added probability of δ = {shown(rule.delta)}."
     )
 
@@ -57,7 +48,7 @@ def assumptions(account: Account) -> tuple[str, ...]:
         "The model that writes the candidates, its system prompt, what it retrieves and its caches do not depend on the protected data.",
         "Whether the reward model fails does not depend on the protected data.",
         f"Neighbouring data sets differ as stated ({account.relation.value}), in at most {count} {'record' if count == 1 else 'records'} "
-        "of one person. A certificate for another relation, or for fewer records, was refused; the whole range fits any.",
+        f"of one person. {PERSON} A certificate for another relation, or for fewer records, was refused; the whole range fits any.",
         "Noise scales, numbers of candidates, score ranges and orders were chosen without looking at the protected data.",
         "A sensitivity that is marked as declared is true: no calculation proves it.",
         "A reward model that was trained on several protected data sets is charged to the account of each of them.",
@@ -77,8 +68,8 @@ def rests_on(sensitivity: Sensitivity) -> str:
     """Where a sensitivity comes from, and what it is."""
     low, high = sensitivity.range.low, sensitivity.range.high
     scores = f"scores are clipped to the public range [{low:g}, {high:g}]"
-    if sensitivity.public:
-        return f"free: the reward model itself was released with differential privacy; {scores}"
+    if sensitivity.release is not None:
+        return f"free: the head itself was {sensitivity.release.words}; {scores}"
     if sensitivity.source == "range":
         return f"assumption-free: Δ = {sensitivity.delta:g} is the whole range; {scores}"
     if sensitivity.source == "declared":
@@ -87,12 +78,15 @@ def rests_on(sensitivity: Sensitivity) -> str:
     holds = "any relation" if sensitivity.relation is None else sensitivity.relation.value
     count = sensitivity.records_per_person
     records = "1 record" if count == 1 else f"{count or 'any number of'} records"
-    return f"certified: Δ = {sensitivity.delta:g} for {holds}, {records} per person; {scores}"
+    data = sensitivity.dataset or "not stated"
+    return f"certified: Δ = {sensitivity.delta:g} for {holds}, {records} per person, data set {data}; {scores}"
 
 
 def _room(account: Account, model: ServedModel) -> str:
     try:
-        cost = account.terms.charge((event_of(model.mechanism, model.reward.sensitivity),))
+        events = (event_of(model.mechanism, model.reward.sensitivity),)
+        cost = account.terms.charge(events)
+        check_paid(account.name, account.terms, account.debited, events)
     except InvalidInput as error:
         return f"cannot be charged: {error}"
     left = account.limit - account.debited

@@ -25,7 +25,7 @@ from privalign.gateway.dashboard.followers import Followed, Followers
 from privalign.gateway.dashboard.history import HORIZONS, Horizon
 from privalign.gateway.dashboard.pages import HEADERS, LIVE_HEADER, PREFIX, STATIC, render
 from privalign.gateway.dashboard.sessions import Network, Session, Sessions, Tries, same_origin, visitor
-from privalign.ledger import Entry, KeyRefused, Ledger, LedgerFailed, Role, UnknownAccount
+from privalign.ledger import Entry, KeyRefused, Ledger, LedgerBehind, LedgerFailed, Role, UnknownAccount
 
 _LOG = logging.getLogger(__name__)
 _READ = ["GET", "HEAD"]
@@ -101,6 +101,9 @@ class _Page(APIRoute):
                 return _error(request, error.status_code, str(error.detail))
             except UnknownAccount:
                 return _error(request, 404, "There is no account of that name.")
+            except LedgerBehind as error:
+                _LOG.error("%s", error)
+                return _error(request, 503, f"Nothing is answered. {error}.")
             except LedgerFailed as error:
                 _LOG.error("%s", error)
                 return _error(request, 503, "The ledger cannot be read at the moment. The gateway's log says why.")

@@ -37,7 +37,7 @@ def account_of(rule: Rule, debited: float, opened: float) -> Account:
 
     whole = part(rule.limit, debited)
     created = datetime(2027, 1, 1, tzinfo=UTC)
-    return Account("a", rule, Relation.REPLACE, 1, created, rule.limit, whole, part(whole, opened), 7, 1, 0, (), "0" * 64, 20)
+    return Account("a", rule, Relation.REPLACE, 1, created, rule.limit, whole, part(whole, opened), 7, 1, 0, (), "0" * 64, 20, "a")
 
 
 @given(rule=st.sampled_from(RULES), debited=st.floats(0, 1), opened=st.floats(0, 1))

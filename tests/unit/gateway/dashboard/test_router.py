@@ -17,12 +17,12 @@ from privalign.accounting.rules import Basic
 from privalign.aligner import ServedModel
 from privalign.gateway.dashboard import make_router
 from privalign.gateway.dashboard.sessions import TRIES
-from privalign.ledger import LedgerFailed
+from privalign.ledger import LedgerBehind, LedgerFailed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.policies.recorded import RecordedPolicy
 from privalign.rewards.recorded import RecordedReward
-from privalign.sensitivity import Relation, RewardRange, Sensitivity
+from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivity
 
 OWN = {"sec-fetch-site": "same-origin"}
 PAGES = ("", "/", "/accounts/prefs", "/accounts/prefs?horizon=hour", "/accounts/prefs/journal", "/accounts/prefs/verify", "/keys")
@@ -199,7 +199,8 @@ def test_an_account_page_tells_the_whole_story(town: Any, officer: TestClient) -
         repr(account.remaining[0]),
         account.head,
         town.client.split("_")[1],
-        "Exchanging one person's record for another",
+        "Exchanging one person's record for another of the same person makes nothing that anyone could see",
+        "exchanging a record for one of another person changes the records of two",
         "a <b>second</b> team",
         "1 query was refused",
         f"{account.length} rows checked from the first on",
@@ -207,6 +208,11 @@ def test_an_account_page_tells_the_whole_story(town: Any, officer: TestClient) -
         assert expected in text
     assert "<b>second" not in page
     assert f'<data value="{account.spent[0]}">' in page
+
+
+def bought(account: str) -> Sensitivity:
+    """Of a head that this account paid for."""
+    return Sensitivity(1.0, UNIT, "released", release=HeadRelease(0.5, 1e-7, 1e6, 0.4, Relation.REPLACE, 1, account))
 
 
 def test_it_says_what_the_models_rest_on(town: Any) -> None:
@@ -218,22 +224,26 @@ def test_it_says_what_the_models_rest_on(town: Any) -> None:
         model("ranged", Sensitivity.of_range(UNIT)),
         model("proved", Sensitivity(0.01, UNIT, "certificate", Relation.REPLACE, 1)),
         model("claimed", Sensitivity(0.01, UNIT, reason="a <i>guess</i>")),
-        model("bought", Sensitivity(0.01, UNIT, "released")),
+        model("bought", bought("prefs")),
+        model("foreign", bought("another")),
         model("open", Sensitivity.of_range(UNIT), mechanism=BoN(16)),
         model("elsewhere", Sensitivity.of_range(UNIT), "other"),
     ]
+    town.answer(1)
     with client_of(town, models=models) as client:
         client.post("/dashboard/login", data={"key": town.officer}, headers=OWN)
         page = client.get("/dashboard/accounts/prefs").text
     text = text_of(page)
     account = town.ledger.account("prefs")
-    room = account.limit.rdp // account.rule.charge(models[1].mechanism.event(models[1].reward.sensitivity)).rdp
+    room = (account.limit - account.debited).rdp // account.rule.charge(models[1].mechanism.event(models[1].reward.sensitivity)).rdp
     for expected in (
         "ranged privbon assumption-free: Δ = 1 is the whole range",
-        "proved privbon certified: Δ = 0.01 for replace, 1 record per person; scores are clipped to",
         f"the public range [0, 1] {room:,} more at the worst case",
         "claimed privbon declared by the operator, not proved because “a <i>guess</i>”",
-        "any number: costs nothing",
+        "bought privbon free: the head itself was released with (0.5, 1e-07)-differential privacy against exchanging one person's "
+        "record for another of the same person, paid once by account prefs; scores are clipped to the public range [0, 1] any number:",
+        "account another; scores are clipped to the public range [0, 1] cannot be charged: account: the head was released with",
+        "proved privbon certified: Δ = 0.01 for replace, 1 record per person, data set not stated",
         "open bon assumption-free: Δ = 1 is the whole range; scores are clipped to the public range [0, 1] cannot be charged",
     ):
         assert expected in text
@@ -337,6 +347,16 @@ def test_a_ledger_that_is_away_is_a_page_without_details(
     answer = officer.get("/dashboard")
     assert answer.status_code == 503
     assert "secret-host" not in answer.text
+
+
+def test_a_ledger_that_went_back_is_said_to_the_officer(town: Any, officer: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def behind() -> None:
+        raise LedgerBehind("prefs", "ab" * 32, 3)
+
+    monkeypatch.setattr(town.ledger, "accounts", behind)
+    answer = officer.get("/dashboard")
+    assert answer.status_code == 503
+    assert "an older copy of the ledger was put back" in text_of(answer.text)
 
 
 def test_a_fault_of_ours_is_a_page_without_details(
