@@ -60,10 +60,11 @@ def test_whatever_an_event_takes_runs_without_a_warning(
         mechanism.event(sensitivity)
     except InvalidInput:
         return
+    pools = (np.array(shares) * width, np.zeros(N + N2 + 1), np.full(N + N2 + 1, width), np.linspace(-1, 2, N + N2 + 1) * width)
     with np.errstate(all="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
         for noise in (SecureRandomness(), SeededRandomness(1)):
-            for rewards in (np.array(shares) * width, np.zeros(N + N2 + 1), np.full(N + N2 + 1, width), np.linspace(-1, 2, N + N2 + 1) * width):
+            for rewards in pools:
                 selection = select_from_pool(mechanism, sensitivity, noise, rewards)
                 assert 0 <= selection.index < mechanism.pool_size
 
@@ -169,7 +170,9 @@ def reaches(error: BaseException) -> bool:
         if isinstance(thing, dict):
             return any(holds(value, depth + 1) for value in thing.values())
         if isinstance(thing, BaseException):
-            return any(holds(part, depth + 1) for part in (thing.args, thing.__traceback__, thing.__cause__, thing.__context__, vars(thing)))
+            return any(
+                holds(part, depth + 1) for part in (thing.args, thing.__traceback__, thing.__cause__, thing.__context__, vars(thing))
+            )
         if isinstance(thing, list | tuple | set | frozenset) or type(thing).__name__ == "generator":
             return any(holds(part, depth + 1) for part in gc.get_referents(thing))
         return False

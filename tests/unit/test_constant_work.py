@@ -99,7 +99,9 @@ def step(mechanism: Mechanism, scores: Any, seed: int | None) -> Trace:
 near = st.integers(-3, 3).map(lambda k: 0.5 + k * 2.0**-53)
 reward = st.floats(-3, 3) | st.sampled_from([-1.0, 2.0, 0.0, -1e300, 1e300, 5e-324, 0.1]) | near
 anything = st.lists(reward, min_size=N, max_size=N)
-shaped = st.builds(lambda scores, how: how(scores), anything, st.sampled_from([sorted, list, lambda s: sorted(s, reverse=True), lambda s: [s[0]] * N]))
+shaped = st.builds(
+    lambda scores, how: how(scores), anything, st.sampled_from([sorted, list, lambda s: sorted(s, reverse=True), lambda s: [s[0]] * N])
+)
 seeds = st.none() | st.integers(0, 2**32)
 
 ONE_PHASE: dict[str, Mechanism] = {
@@ -271,5 +273,3 @@ def test_an_inverse_distribution_function_fails_it() -> None:
     noises = [OldSampler(5), OldSampler(5)]
     found = {lines(lambda n=noise, top=top: n.argmax(np.eye(N)[top], 0.05)) for noise, top in zip(noises, (0, N - 1), strict=True)}
     assert len(found) == 2
-
-

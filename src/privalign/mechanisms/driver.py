@@ -32,9 +32,9 @@ def select_from_pool(mechanism: Mechanism, sensitivity: Sensitivity, noise: Rand
     try:
         return _drive(mechanism.run(sensitivity, noise), rewards)
     except BaseException as error:
-        raise _without_scores(error) from None
-    finally:
-        del rewards
+        failure = _without_scores(error)
+    del rewards
+    raise failure  # here, where no other exception is its context
 
 
 def _drive(run: Run, rewards: Pool) -> Selection:
