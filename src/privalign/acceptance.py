@@ -185,6 +185,7 @@ class Acceptances:
         """A ball around p(q_index) at the current precision, sharper at a higher one."""
         return self.curve.enclose_accept(float(self.rewards[index]))
 
+    @np.errstate(all="ignore")
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         """The floats nearest to the probabilities, with relative accuracy far out too: for seeded simulation."""
         curve = self.curve
