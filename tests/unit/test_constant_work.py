@@ -6,13 +6,14 @@ samplers, whose work followed the scores, are kept here in small: they fail the 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -88,10 +89,8 @@ def step(mechanism: Mechanism, scores: Any, seed: int | None) -> Trace:
     next(run)
 
     def work() -> None:
-        try:
+        with contextlib.suppress(StopIteration):
             run.send(scores)
-        except StopIteration:
-            pass
 
     return lines(work), tuple(noise.drawn)
 
@@ -238,8 +237,8 @@ class OldSampler(Counting):
 
 
 @pytest.fixture
-def pairs() -> Iterator[tuple[Floats, Floats]]:
-    yield np.full(N, 0.0), np.full(N, 3.0)
+def pairs() -> tuple[Floats, Floats]:
+    return np.full(N, 0.0), np.full(N, 3.0)
 
 
 def test_the_old_sampler_of_phase_2_fails_the_same_check(pairs: tuple[Floats, Floats]) -> None:
