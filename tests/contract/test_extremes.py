@@ -194,7 +194,7 @@ class Failing(SeededRandomness):
         try:
             raise KeyError(scores[0])
         except KeyError:
-            raise self._error  # noqa: B904
+            raise self._error  # noqa: B904  # with the score in its context
 
     gaussian_argmax = gumbel_argmax
 

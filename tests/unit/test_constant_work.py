@@ -120,6 +120,7 @@ def warm() -> None:
 
 RULE = PrivITP(n=N, n2=600, beta=0.05, sigma_x=0.2, sigma_z=0.2, tail=3.0)
 RULE_SHORT = PrivITP(n=N, n2=600, beta=0.05, sigma_x=0.2, sigma_z=1e4, tail=0.01)  # h < 1
+RULE_TINY = PrivITP(n=N, n2=600, beta=0.05, sigma_x=1e-90, sigma_z=1e-100, tail=3.0)
 
 
 @pytest.mark.parametrize("mechanism", ONE_PHASE.values(), ids=ONE_PHASE)
@@ -137,10 +138,11 @@ def test_an_argmax_runs_the_same_lines_and_draws_the_same_digits(
 @example([-1.0] * N, [2.0] * N, None)
 @settings(max_examples=100, deadline=None)
 def test_phase_1_runs_the_same_lines_and_draws_the_same_digits(one: list[float], other: list[float], seed: int | None) -> None:
-    assert step(RULE, one, seed) == step(RULE, other, seed)
+    for rule in (RULE, RULE_TINY):
+        assert step(rule, one, seed) == step(rule, other, seed)
 
 
-@pytest.mark.parametrize("rule", [RULE, RULE_SHORT], ids=["long", "short"])
+@pytest.mark.parametrize("rule", [RULE, RULE_SHORT, RULE_TINY], ids=["long", "short", "tiny"])
 @given(shaped, shaped, st.integers(1, N), st.sampled_from([0, 400, 1023]), seeds)
 @example([-1.0] * N, [2.0] * N, N, 400, None)
 @settings(max_examples=100, deadline=None)
