@@ -135,7 +135,7 @@ def test_everything_else_is_refused_without_a_word_of_it(scores: Any) -> None:
     assert "0.5" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("huge", [2**53 + 1, 2**64, 10**400, -(10**400)])
+@pytest.mark.parametrize("huge", [2**53 + 1, 2**64, 10**300, -(10**300)])
 @pytest.mark.parametrize("others", [[], [0.5]])
 def test_huge_whole_numbers_come_no_further_apart(huge: int, others: list[float]) -> None:
     sensitivity = Sensitivity(1.0, RewardRange(-(2.0**53), 2.0**53))
