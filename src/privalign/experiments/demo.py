@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
@@ -176,33 +175,29 @@ def run_demo(prompts: int, progress: Progress, seed: int = 0) -> DemoReport:
 def draw_answers(
     engines: Sequence[LlamaCppPolicy], problems: Sequence[arithmetic.Problem], seed: int
 ) -> Iterator[tuple[arithmetic.Problem, list[str]]]:
-    """n + n₂ + 1 answers to every problem, in order; each engine draws those of one problem at a time.
+    """n + n₂ + 1 answers to every problem, in order, by all engines at once.
 
-    Answers to one problem are decoded together and have seeds of their own: they do not depend on the number of engines.
+    Each engine has problems of its own, in order: what it has read before, and with it its rounding, is the same in every run.
     """
-    free: SimpleQueue[LlamaCppPolicy] = SimpleQueue()
-    for engine in engines:
-        free.put(engine)
 
     def answers(number: int) -> list[str]:
-        engine = free.get()
-        try:
-            drawn = engine.draw(
-                problems[number].prompt,
-                N + N2 + 1,
-                max_tokens=arithmetic.MOST_TOKENS,
-                stop=arithmetic.STOP,
-                seed=seed + SEED_STRIDE * number,
-            )
-        finally:
-            free.put(engine)
+        drawn = engines[number % len(engines)].draw(
+            problems[number].prompt,
+            N + N2 + 1,
+            max_tokens=arithmetic.MOST_TOKENS,
+            stop=arithmetic.STOP,
+            seed=seed + SEED_STRIDE * number,
+        )
         return [candidate.text.strip() for candidate in drawn]
 
-    workers = ThreadPoolExecutor(len(engines))
+    threads = [ThreadPoolExecutor(1) for _ in engines]
+    drawn = [threads[number % len(engines)].submit(answers, number) for number in range(len(problems))]
     try:
-        yield from zip(problems, workers.map(answers, range(len(problems))), strict=True)
+        for problem, future in zip(problems, drawn, strict=True):
+            yield problem, future.result()
     finally:
-        workers.shutdown(cancel_futures=True)
+        for thread in threads:
+            thread.shutdown(cancel_futures=True)
 
 
 def demo_pairs() -> list[PreferencePair]:
