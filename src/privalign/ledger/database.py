@@ -288,9 +288,16 @@ def _engine(url: URL, patience: float) -> Engine:
         engine = create_engine(url, hide_parameters=True, max_overflow=20, pool_pre_ping=True, connect_args=settings)
     except ImportError:
         raise MissingDependency("PostgreSQL needs psycopg; install it with `pip install 'privalign[postgres]'`") from None
-    name = url.render_as_string(hide_password=True)
+    pin_session(engine, patience)
+    event.listen(engine, "begin", _begin)
+    return engine
 
-    def connect(dialect: Any, _: object, arguments: Any, named: Any) -> Any:  # before SQLAlchemy asks its own questions
+
+def pin_session(engine: Engine, patience: float) -> None:
+    """Has every session of a PostgreSQL engine set what the ledger rests on, before SQLAlchemy asks its own questions."""
+    name = engine.url.render_as_string(hide_password=True)
+
+    def connect(dialect: Any, _: object, arguments: Any, named: Any) -> Any:
         connection = dialect.connect(*arguments, **named)
         try:
             _prepare_postgresql(connection, name, patience)
@@ -300,8 +307,6 @@ def _engine(url: URL, patience: float) -> Engine:
         return connection
 
     event.listen(engine, "do_connect", connect)
-    event.listen(engine, "begin", _begin)
-    return engine
 
 
 def _reading_engine(url: URL, patience: float) -> Engine:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from privalign.errors import InvalidInput
 from privalign.ledger import migrations
+from privalign.ledger.database import pin_session
 from privalign.ledger.failures import explain
 
 
@@ -37,6 +38,8 @@ def is_made(url: str) -> bool:
         waiting = {"connect_timeout": 30, "client_encoding": "utf8"}
         parts = parts.set(drivername="postgresql+psycopg")
     engine = create_engine(parts, hide_parameters=True, connect_args=waiting)
+    if parts.get_backend_name() == "postgresql":
+        pin_session(engine, 30.0)  # also here: a time-out of the server's may be shorter than any question
     try:
         with engine.connect() as connection:
             return migrations.current(connection) is not None
