@@ -110,7 +110,7 @@ class AcceptanceCurve:
         """Exact balls of σ_Z, λ̃, H and h = W/σ_Z."""
         scale, threshold = arb(self.scale), arb(self.threshold)
         ceiling = arb(self.width) + scale * arb(self.tail)
-        return scale, threshold, ceiling, (ceiling - threshold) / scale
+        return scale, threshold, ceiling, (arb(self.width) - threshold) / scale + arb(self.tail)
 
     def enclose_accept(self, reward: float) -> arb:
         """A ball around p(q) at the current precision."""
@@ -176,15 +176,16 @@ class Acceptances:
 
     def look(self, index: int) -> arb:
         """A ball around p(q_index) at the precision `normal.BITS`, of radius about 2⁻¹²¹/min(h, 1); the same steps for every reward."""
-        scale, threshold, ceiling, h = self.curve._frame()
+        scale, threshold, _, h = self.curve._frame()
         reward = arb(float(self.rewards[index]))
-        a, b = (reward - threshold) / scale, (ceiling - reward) / scale
+        a, b = (reward - threshold) / scale, (arb(self.curve.width) - reward) / scale + arb(self.curve.tail)  # H would swallow a small σ_Z
         return ((a + abs(a)) / 2 + normal.tail_integral_ball(abs(a)) - normal.tail_integral_ball(abs(b))) / h
 
     def enclose(self, index: int) -> arb:
         """A ball around p(q_index) at the current precision, sharper at a higher one."""
         return self.curve.enclose_accept(float(self.rewards[index]))
 
+    @np.errstate(all="ignore")
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         """The floats nearest to the probabilities, with relative accuracy far out too: for seeded simulation."""
         curve = self.curve

@@ -85,7 +85,7 @@ def _evaluate(table: Floats, y: Floats) -> Floats:
 
 
 def _evaluate_ball(which: int, y: arb) -> arb:
-    within = y.min(arb(_END))
+    within = (y, arb(_END))[float(y) >= _END]  # not arb.min, whose ball is as wide as the digits that a far larger y lacks
     cell = min(int(float(within) * _CELLS_PER_UNIT), _CELLS - 1)
     return _ball_tables()[cell][which](within - arb((2 * cell + 1, -1)) / _CELLS_PER_UNIT)
 

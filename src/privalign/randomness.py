@@ -12,6 +12,9 @@ continued with probability below `continued(n)` = n²·2⁻⁹⁴ + n·2⁻⁸�
 T queries that have a guarantee (ε, δ) by their values have (ε, δ + (1 + e^ε)·T·continued(n)) with their trace. At ε = 8 a million
 queries add 2·10⁻¹⁶ for n = 16 and 3·10⁻¹² for n = 4,096.
 
+Why not a library. A discrete Gaussian by rejection, as others sample it, runs as long as its noise and its input say; inverting the
+distribution function between public edges takes the same steps for every value, and needs no grid.
+
 What is not covered. The time of a machine instruction may depend on its operands by nanoseconds; the aligner's deadline covers that.
 """
 

@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from flint import arb
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from privalign import normal
@@ -255,6 +255,8 @@ ENDS = [0.0, 1.0, 0.37, 5e-324, 1e-300, 1e-16, 1 - 2.0**-53]
     log_tail=st.floats(math.log10(LEAST_TAIL), 3),
     index=st.integers(0, 1023),
 )
+@example(rewards=[0.0, 0.5, 1.0], log_scale=-100.0, log_beta=0.0, log_tail=0.5, index=500)
+@example(rewards=[0.0, 0.5, 1.0], log_scale=100.0, log_beta=0.0, log_tail=0.5, index=500)
 def test_floats_and_looks_are_as_near_to_p_as_is_said(
     rewards: list[float], log_scale: float, log_beta: float, log_tail: float, index: int
 ) -> None:
