@@ -43,6 +43,7 @@ def test_privbon_gaussian(target: float, share: float, n: int) -> None:
     met_and_not_below(lambda s: PrivBoNGaussian(n, s).event(sensitivity), target, 0.5, sensitivity)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(log_target=st.floats(-3, 3), share=st.floats(1e-4, 1), log_delta=st.floats(-15, -1))
 def test_gaussian_release(log_target: float, share: float, log_delta: float) -> None:

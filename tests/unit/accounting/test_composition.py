@@ -134,6 +134,7 @@ def test_bounded_range_beats_randomised_response() -> None:
         assert exact_response_delta(pure, 200, result.pld) > 1e-6  # randomised response at the same ε would cost more
 
 
+@pytest.mark.slow
 def test_mixed_events() -> None:
     """A composed event costs what its parts cost, and no less by any method."""
     release, rounds = GaussianRelease(TENTH, 0.5, 2.0**-34, 1e-15), RejectionRounds(TENTH, 0.05, 0.5, 3.0, 4)
@@ -148,6 +149,7 @@ def test_mixed_events() -> None:
     assert costs.epsilon(twice, 1e-5) == pytest.approx(2 * costs.epsilon(release, 5e-6), rel=1e-14)
 
 
+@pytest.mark.slow
 def test_the_shares_of_delta_never_add_up_to_more(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     original = costs.gaussian_release_epsilon
@@ -200,6 +202,7 @@ def test_extreme_streams(scale: float, delta: float, queries: int) -> None:
                 assert value > 1
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(log_scale=st.floats(-1, 2), n=st.integers(2, 1000), queries=st.integers(1, 200), log_delta=st.floats(-12, -0.5))
 def test_composition_is_monotone(log_scale: float, n: int, queries: int, log_delta: float) -> None:

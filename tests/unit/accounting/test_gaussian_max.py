@@ -46,6 +46,7 @@ def test_two_candidates_have_a_closed_form(width: float, scale: float, share: fl
         assert exact <= value <= exact * (1 + mp.mpf(2) ** -51)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     rewards=st.lists(st.floats(0, 1), min_size=3, max_size=3),

@@ -161,6 +161,7 @@ def test_an_order_that_leaves_nothing_is_refused_with_one_that_works() -> None:
         Renyi.default(1e-4, 1e-6)
 
 
+@pytest.mark.slow
 def test_the_default_order_for_a_mechanism_answers_most_queries() -> None:
     event = ITP.event(Sensitivity.of_range(S.range))
 

@@ -345,6 +345,7 @@ def head(path: Path) -> None:
     fit_head(pairs, features, regularisation=40.0, relation=Relation.REPLACE, range=RewardRange(0.0, 1.0)).save(path)
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

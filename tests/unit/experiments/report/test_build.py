@@ -54,6 +54,7 @@ def test_the_same_studies_give_the_same_bytes(files: dict[str, bytes]) -> None:
     assert dict(build.report_files([COMPARISON, COMPARISON, ODD])) == files
 
 
+@pytest.mark.slow
 def test_names_do_not_depend_on_what_a_kind_says(files: dict[str, bytes]) -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+\.(png|svg|md|csv|tex|html)", name) for name in files)
     assert {"03-new-kind.csv", "03-new-kind.md", "03-new-kind.tex"} == {name for name in files if name.startswith("03")}
@@ -67,6 +68,7 @@ def test_every_text_is_headed_by_the_notice(files: dict[str, bytes]) -> None:
     assert b"read with care" in files["03-new-kind.md"]
 
 
+@pytest.mark.slow
 def test_what_numbers_rest_on_stands_on_figures_tables_and_the_page() -> None:
     study = Study("comparison", "A comparison", {"protocol": "faithful", "draw": "with", "prompts": 200}, ROWS, 1.0)
     made = dict(build.report_files([study]))
@@ -109,6 +111,7 @@ def test_protocol_authors_says_that_it_is_no_private_mechanism() -> None:
     assert build.notice_of(study, COMPARISON, ODD) == f"{NOTICE}; not a private mechanism: one pool; read with care"
 
 
+@pytest.mark.slow
 def test_one_comparison_has_no_grid_on_the_page_and_none_no_overview() -> None:
     alone = dict(build.report_files([COMPARISON]))
     assert "00-comparison-grid.png" in alone
@@ -121,6 +124,7 @@ def test_nothing_to_report() -> None:
         list(build.report_files([]))
 
 
+@pytest.mark.slow
 def test_a_folder_holds_one_report(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     build.write_report([COMPARISON, ODD], tmp_path)

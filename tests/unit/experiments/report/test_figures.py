@@ -55,6 +55,7 @@ def rows(**more: Any) -> list[dict[str, Any]]:
     return [{"mechanism": name, "n": n, **values} for name, n in itertools.product(("bon", "privitp"), (2, 4))]
 
 
+@pytest.mark.slow
 def test_a_comparison_has_its_four_figures() -> None:
     study = Study("comparison", "T", {}, rows(), 1.0)
     drawn = list(figures.drawings(study, "01-comparison", NOTICE))
@@ -78,6 +79,7 @@ def test_no_rows_no_figures(kind: str) -> None:
     assert list(figures.drawings(Study(kind, "T", {}, [], 1.0), "x", NOTICE)) == []
 
 
+@pytest.mark.slow
 def test_rings_levels_theory_and_the_diagonal() -> None:
     ablation = [{"mechanism": "privbon", "sigma": s, "lift_pp": 1.0, "selected": s == 0.1} for s in (0.1, 0.2)]
     (lift,) = figures.drawings(Study("ablation-sigma", "T", {}, ablation, 1.0), "x", NOTICE)
