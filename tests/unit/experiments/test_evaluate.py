@@ -20,7 +20,7 @@ from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
-from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivity
 
 RANGE = RewardRange(-1.0, 1.5)
 PRICE = Sensitivity(0.5, RANGE)
@@ -146,7 +146,7 @@ def test_every_law_has_mass_one_and_rewards_count_as_clipped(draw: str) -> None:
 def test_extreme_scales_have_the_limits_of_the_mechanisms(draw: str) -> None:
     """Hardly any noise: PrivBoN is BoN and PrivITP is ITP; very much: PrivBoN is the base policy."""
     sharp = [PrivBoN(4, 1e-12), PrivBoNGaussian(4, 1e-12), BoN(4), ITP(4, 4, 0.2), PrivITP(4, 4, 0.2, 1e-12, 1e-12, 3.0)]
-    wild = [PrivBoN(4, 1e9), PrivBoNGaussian(4, 1e9), PrivITP(4, 4, 0.2, 1e9, 1e9, 3.0)]
+    wild = [PrivBoN(4, 1e9), PrivBoNGaussian(4, 1e9), PrivITP(4, 4, 0.2, 1e6, 1e9, 3.0)]  # λ̃ has edges to tell apart
     outcomes = measure([POOLS], sharp + wild, RANGE, PRICE, draw=draw, replicates=3000)
     true, error = outcomes.true, np.sqrt(outcomes.true_variance)
     for private, plain in ((0, 2), (1, 2), (4, 3)):
@@ -157,7 +157,7 @@ def test_extreme_scales_have_the_limits_of_the_mechanisms(draw: str) -> None:
 
 
 def test_public_rewards_cost_nothing() -> None:
-    released = Sensitivity(0.5, RANGE, source="released")
+    released = Sensitivity(0.5, RANGE, source="released", release=HeadRelease(1.0, 1e-6, 2.0, 0.4, Relation.REPLACE, 1, "prefs"))
     outcomes = measure([POOLS], rules(2), RANGE, released)
     assert outcomes.epsilon.tolist() == [0.0] * 7
     assert (outcomes.epsilon_mean == 0).all()
