@@ -136,7 +136,7 @@ def test_all_extras_are_blocked() -> None:
         "key create --ledger sqlite:///keys.db",
         "select scored.jsonl --mechanism privbon --epsilon 1 --range 0,1 --sensitivity 0.01",
         "simulate --model gaussian --prompts 2 --candidates 4 --out simulated.jsonl",
-        "reward range scored.jsonl",
+        "reward range scored.jsonl --public",
         "init fresh.toml --independent",
         "config check server.toml --no-probe",
     ],
