@@ -305,7 +305,7 @@ def test_against_an_account_it_is_paid_and_replayed(run: Run, heads: None) -> No
 
 
 def test_a_budget_that_is_exhausted_touches_no_score(run: Run, heads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    Ledger(URL).create_account("small", Fsrc(1e-6, 1e-2, 1e-8))
+    Ledger(URL).create_account("small", Fsrc(1e-6, 1e-2, 1e-8), dataset="prefs")
     asked = []
     monkeypatch.setattr(HeadReward, "score", lambda *_: asked.append(1))
     code, out, error = run("select", texts(), *PRIVBON, "--head", "head.json", "--account", "small", "--ledger", URL, "--json")
