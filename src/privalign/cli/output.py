@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -18,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from privalign.errors import InvalidInput
+from privalign.files import replacement
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,26 +140,15 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
         InvalidInput: it cannot be written, is no regular file, or is `source`, stdout or a ledger.
     """
     target = Path(os.path.realpath(path))  # a link keeps pointing to the file that it names
-    fresh = target.parent / f".privalign-{secrets.token_hex(8)}.tmp"
     try:
         check_output(path, source, field=field)
-        with open(fresh, "x", encoding="utf-8", newline="\n", opener=_private) as file:
+        with replacement(target, encoding="utf-8", newline="\n") as file:
             if target.exists():
                 os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))  # whoever may read it may read what replaces it
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
     except OSError as error:
         remedy = "give a file in a folder that exists and has room"
         raise InvalidInput(field, f"{path} cannot be written ({error.strerror}); {remedy}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def check_output(path: Path, source: Path | None = None, *, field: str = "--out") -> None:

@@ -227,7 +227,6 @@ def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str
     import json
 
     from privalign.cli.payment import Payment
-    from privalign.ledger.terms import Terms
     from privalign.preferences.ranges import end_event, released_ends
     from privalign.rewards.head import HeadReward
     from privalign.rewards.provenance import digest_of
@@ -241,7 +240,7 @@ def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str
     found = ledger.account(payer.account)
     if head.certificate.dataset not in (None, found.dataset):
         raise InvalidInput("--account", f"{found.name} protects data set {found.dataset}, not {head.certificate.dataset}; name that one's")
-    Terms(found.rule, found.relation, found.records_per_person, found.dataset).charge(events)  # refuses other neighbours before it scores
+    found.terms.charge(events)  # refuses other neighbours before it scores
 
     def draw() -> bytes:
         ends = released_ends(_raw_scores(file, head), coverage, terms["scale"])

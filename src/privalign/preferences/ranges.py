@@ -50,7 +50,9 @@ def end_event(certificate: Certificate, scale: float) -> GaussianRelease:
     bound's place.
     """
     bound = raw_movement(certificate)
-    sensitivity = Sensitivity(bound, RewardRange(0.0, 4 * bound), "certificate", certificate.relation, certificate.records_per_person)
+    sensitivity = Sensitivity(
+        bound, RewardRange(0.0, 4 * bound), "certificate", certificate.relation, certificate.records_per_person, dataset=certificate.dataset
+    )
     return GaussianRelease(sensitivity, scale)
 
 

@@ -8,18 +8,16 @@ computed from protected data, enters the HMAC and is not written down.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from privalign.errors import InvalidFile, InvalidInput
+from privalign.files import replacement
 from privalign.secret import existing_key
 from privalign.sensitivity import Certificate, load_certificate
 
@@ -65,7 +63,12 @@ def sign_scores(file: Path, digest: bytes, columns: Mapping[str, ScoredBy]) -> N
         column: {"certificate": by.certificate, "released": by.released, "mac": _mac(key, digest, column, by)}
         for column, by in columns.items()
     }
-    _write(signature_file(file), json.dumps({"version": _VERSION, "columns": entries}, indent=2) + "\n")
+    target = signature_file(file)
+    try:
+        with replacement(target, encoding="utf-8") as signature:
+            signature.write(json.dumps({"version": _VERSION, "columns": entries}, indent=2) + "\n")
+    except OSError as error:
+        raise InvalidInput("out", f"{target} cannot be written ({error.strerror}); give a place that has room") from None
 
 
 def signed_columns(file: Path) -> dict[str, ScoredBy]:
@@ -134,18 +137,3 @@ def digest_of(file: Path) -> bytes:
 def _mac(key: bytes, digest: bytes, column: str, by: ScoredBy) -> str:
     fields: list[Any] = [_VERSION, column, by.certificate, by.released]
     return hmac.digest(key, b"scores" + digest + json.dumps(fields).encode(), "sha256").hex()
-
-
-def _write(target: Path, text: str) -> None:
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
-    except OSError as error:
-        raise InvalidInput("out", f"{target} cannot be written ({error.strerror}); give a place that has room") from None
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink()

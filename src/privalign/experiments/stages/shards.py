@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency
+from privalign.files import private
 from privalign.settings import option
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _write(target: Path, content: bytes) -> None:
     fresh = target.parent / f".{target.name}.tmp"  # the lock keeps others from the same name
     try:
-        with open(fresh, "wb", opener=_private) as file:
+        fresh.unlink(missing_ok=True)  # one that a killed process left may have another mode
+        with open(fresh, "xb", opener=private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -242,11 +244,6 @@ def _write(target: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
-
-
-def _private(path: str, flags: int) -> int:
-    """Scores are for their user alone, whatever the umask."""
-    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
