@@ -224,14 +224,14 @@ def test_check_states_every_guarantee_and_touches_no_budget(run: Run, document: 
 
 
 def test_check_measures_when_selection_leaves_unless_the_file_says(run: Run, document: Any, config: Path) -> None:
-    """The head scores in this process, so its characters count."""
+    """The head scores in this process, so its characters may count (this one reads only the first)."""
     (model,) = document("config", "check", config)["models"]
     deadline = model["deadline"]
     assert deadline["seconds"] > 0.005
-    assert 0 < deadline["per_character"] < deadline["seconds"]
+    assert 0 <= deadline["per_character"] < deadline["seconds"]
     assert 0 <= deadline["per_candidate"] < deadline["seconds"]
     out = run("config", "check", config)[1]
-    assert re.search(r"aligned: selection leaves at .* ms \+ .* .s a character, whatever the scores", out)
+    assert re.search(r"aligned: selection leaves at .* ms.*, whatever the scores", out)
     assert document("config", "check", config, "--no-probe")["models"][0]["deadline"] is None
     config.write_text(config.read_text().replace('account = "prefs"\nmech', 'account = "prefs"\npadding = 0.25\nmech'))
     assert document("config", "check", config)["models"][0]["deadline"] == {"seconds": 0.25, "per_candidate": 0, "per_character": 0}

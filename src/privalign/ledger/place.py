@@ -54,9 +54,18 @@ def is_writable(file: str) -> bool:
     """Whether this user may write a SQLite file, with what lies beside it; True where there is none yet, for SQLite to say."""
     if not os.path.exists(file):
         return True
-    beside = os.path.dirname(os.path.realpath(file)) if not os.path.exists(f"{file}-shm") else f"{file}-shm"
-    effective = os.access in os.supports_effective_ids
-    return all(os.access(each, os.W_OK, effective_ids=effective) for each in (file, beside))
+    # asked again where the answer is no: a process that ends or begins removes or makes the shared memory between two questions
+    return _may_write(file) and any(_may_write_beside(file) for _ in range(3))
+
+
+def _may_write_beside(file: str) -> bool:
+    """Whether this user may write the shared memory of a SQLite file, or make it where it is not there."""
+    shared = f"{file}-shm"
+    return _may_write(shared) or (not os.path.exists(shared) and _may_write(os.path.dirname(os.path.realpath(file))))
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def is_mounted_alone(file: str) -> bool:
