@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import random
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from privalign.errors import InvalidInput, MissingDependency
+from privalign.http_client import MISSING, HttpClients
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
 from privalign.types import Candidate, Request
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FIRST_BACKOFF = 0.5  # seconds before the first retry; doubled for every further one
 LONGEST_BACKOFF = 8.0
 LONGEST_RETRY_AFTER = 120.0  # a server that asks for more patience than this is given up
-CONNECT_TIMEOUT = 10.0
 _N_REFUSED = frozenset({400, 422, 501})
 _RETRIED = frozenset({408, 409, 425, 429})
 _OURS = frozenset({"n", "stream", "stream_options", "model", "messages"})  # of the client's parameters, never passed on
@@ -49,6 +48,7 @@ class OpenAIPolicy:
         timeout: seconds that one answer may take, from the first byte sent to the last one read.
         retries: how often a batch, or a single candidate, that fails for a passing reason is asked for again.
         concurrency: requests under way at a time.
+        proxy: through which all requests go; None: none, whatever the environment says.
 
     A seeded request draws candidate i with seed + i; an unseeded one sends no seed.
 
@@ -66,11 +66,12 @@ class OpenAIPolicy:
         timeout: float = 600.0,
         retries: int = 3,
         concurrency: int = 64,
+        proxy: str | None = None,
     ) -> None:
         try:
             import httpx
         except ImportError:
-            raise MissingDependency("httpx is not installed; get it with: pip install httpx") from None
+            raise MissingDependency(MISSING) from None
         try:
             url = httpx.URL(base_url)
         except (httpx.InvalidURL, TypeError):
@@ -81,8 +82,6 @@ class OpenAIPolicy:
             raise InvalidInput("base_url", "holds a user, a query or a fragment; credentials belong into api_key")
         if not model:
             raise InvalidInput("model", "is empty")
-        if api_key is not None and (not api_key or not all("!" <= letter <= "~" for letter in api_key)):
-            raise InvalidInput("api_key", "is empty or holds a space, a line end or a letter that no header can carry")
         if not 0 < timeout < math.inf:
             raise InvalidInput("timeout", f"{timeout} is not a finite number of seconds above 0")
         if retries < 0:
@@ -97,8 +96,9 @@ class OpenAIPolicy:
         self._timeout = timeout
         self._retries = retries
         self._concurrency = concurrency
+        self._clients = HttpClients(api_key=api_key, timeout=timeout, proxy=proxy)
+        self._way = "" if proxy is None else " through the proxy"
         self._connections: _Connections | None = None
-        self._tls: ssl.SSLContext | None = None
         self._proven = 1  # the largest batch that the server was seen to honour
         self._most: int | None = None  # the largest one worth asking for; None: not known to be limited
         self._counts_first_only = False
@@ -140,16 +140,7 @@ class OpenAIPolicy:
         return [drawing.found[position] for position in range(count)]
 
     def _connect(self) -> _Connections:
-        import httpx
-
-        if self._tls is None:
-            self._tls = httpx.create_ssl_context()  # once: reading the certificate store takes longer than a call on loopback
-        verify: ssl.SSLContext = self._tls
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._api_key is not None:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        timeout = httpx.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
-        return _Connections(lambda: httpx.AsyncClient(headers=headers, timeout=timeout, verify=verify), self._concurrency)
+        return _Connections(self._clients.open, self._concurrency)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Connections]:
@@ -237,7 +228,9 @@ class OpenAIPolicy:
             async with asyncio.timeout(self._timeout):
                 response = await client.post(self._url, content=content)
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise _Passing(f"{self._host} cannot be reached; is the server running?") from None
+            raise _Passing(f"{self._host} cannot be reached{self._way}; is the server running?") from None
+        except httpx.ProxyError:
+            raise _Passing(f"{self._host} is not reached: the proxy refuses; check proxy") from None
         except (TimeoutError, httpx.TimeoutException):
             raise _Passing(f"{self._host} gave no whole answer within {self._timeout:g} s; raise timeout or lower max_tokens") from None
         except httpx.RequestError:
