@@ -88,10 +88,12 @@ class Aligner:
 
         Raises:
             BudgetExhausted, BudgetBusy: nothing was charged. IdempotencyConflict: the key was used otherwise.
+            InvalidInput: a seed that is no whole number, or more tokens than the model answers with.
             BackendFailed: the same request is being answered elsewhere.
         """
         if n < 1:
             raise InvalidInput("n", f"{n} is below 1")
+        request = self._model.limited(request)
         request.after(1)  # refuses a seed that is no whole number before anything is reserved
         await self._clock.ready()
         mechanism = self._thresholds.mechanism(request)

@@ -89,7 +89,8 @@ class Query:
         """What a scorer in this process has to read; elsewhere its time is its own."""
         if not self._clock.here:
             return 0
-        return sum(len(candidate.scored_text) for candidate in fresh) + len(fresh) * len(self._request.canonical())
+        texts = sum(len(candidate.with_reasoning().scored_text) for candidate in fresh)
+        return texts + len(fresh) * len(self._request.canonical())
 
     def _take(self, scores: ArrayLike, count: int) -> None:
         """The work of a section."""
@@ -100,4 +101,4 @@ class Query:
 
     async def _draw(self, count: int) -> list[Candidate]:
         """The next candidates: a seeded request goes on where it was."""
-        return await drawn(self._model.policy, self._request.after(len(self.candidates)), count)
+        return await drawn(self._model.policy, self._request.after(len(self.candidates)), count, self.candidates)

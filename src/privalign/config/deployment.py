@@ -77,6 +77,7 @@ class ModelSpec:
     on_exhausted: str
     reuse_threshold: bool
     performance: Performance
+    max_tokens: int | None = None
 
     def served(self, policy: Policy, reward: Reward) -> ServedModel:
         """The model, of these two as built."""
@@ -90,6 +91,7 @@ class ModelSpec:
             delta=self.delta,
             reuse_threshold=self.reuse_threshold,
             performance=self.performance,
+            max_tokens=self.max_tokens,
         )
 
 
@@ -400,6 +402,7 @@ def _model(
         on_exhausted=table.choice("on_exhausted", ("refuse", "base"), "refuse"),
         reuse_threshold=reuse,
         performance=performance,
+        max_tokens=table.whole("max_tokens", None),
     )
     table.close()
     return spec

@@ -54,8 +54,19 @@ def read_reward(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Re
             raise table.wrong("scale", "0 is not a number other than 0; it would make all scores equal")
         make = _transformers(table, sensitivity, mapping) if kind == "transformers" else _remote(kind, table, sensitivity, mapping)
         spec = RewardSpec(name, kind, sensitivity, make, table.choice("range_from", ("operator", "public"), "operator"))
+    if table.flag("reasoning", False):
+        spec = replace(spec, make=_reading_reasoning(spec.make))
     table.close()
     return replace(spec, make=table.located(spec.make))
+
+
+def _reading_reasoning(make: Callable[[], Reward]) -> Callable[[], Reward]:
+    def made() -> Reward:
+        from privalign.rewards.reasoning import ReasoningReward
+
+        return ReasoningReward(make())
+
+    return made
 
 
 def _sensitivity(table: Table) -> Sensitivity:

@@ -92,7 +92,7 @@ class OpenAIPolicy:
         self._host = url.netloc.decode("ascii")
         self._model = model
         self._api_key = api_key
-        self._parameters = dict(parameters or {})
+        self.parameters = dict(parameters or {})
         self._timeout = timeout
         self._retries = retries
         self._concurrency = concurrency
@@ -106,7 +106,7 @@ class OpenAIPolicy:
     @property
     def name(self) -> str:
         """Model, host and default parameters; no secrets."""
-        settings = f" {json.dumps(self._parameters, sort_keys=True)}" if self._parameters else ""
+        settings = f" {json.dumps(self.parameters, sort_keys=True)}" if self.parameters else ""
         return f"openai {self._model} at {self._host}{settings}"
 
     async def __aenter__(self) -> Self:
@@ -129,7 +129,7 @@ class OpenAIPolicy:
         """
         if count < 1:
             raise InvalidInput("count", f"{count} is below 1")
-        request = request.with_defaults(self._parameters)
+        request = request.with_defaults(self.parameters)
         request.after(count)  # refuses a bad seed before anything is sent
         async with self._connected() as connections:
             drawing = _Drawing(connections, request, {})

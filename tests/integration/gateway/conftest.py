@@ -125,6 +125,7 @@ def gateway(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             rule: Rule | None = None,
             on_exhausted: str = "refuse",
             padding: float | None = 0.0,
+            max_tokens: int | None = None,
             **settings: Any,
         ) -> Running:
             ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
@@ -133,8 +134,9 @@ def gateway(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             keys = (ledger.create_key(Role.CLIENT).secret, ledger.create_key(Role.OFFICER).secret)
             running = Running("", ledger, *keys)
             model = ServedModel(
-                "aligned", running.policy, running.reward, mechanism, "prefs", on_exhausted, performance=Performance(padding=padding)
-            )
+                "aligned", running.policy, running.reward, mechanism, "prefs", on_exhausted,
+                performance=Performance(padding=padding), max_tokens=max_tokens,
+            )  # fmt: skip
             app = create_app([Aligner(ledger, model)], ledger, b"s" * 32, GatewaySettings(**settings))
             listening = server.listen("127.0.0.1", 0)
             running.url = server.address_of(listening)

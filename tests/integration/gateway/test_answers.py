@@ -129,15 +129,64 @@ def test_a_slow_stream_is_kept_open_by_comments(gateway: Gateway, stream_events:
     assert "0.123" not in failed.text
 
 
-def test_an_empty_answer_is_an_answer(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
+CALL = {"function": {"name": "f", "arguments": {"city": "Paris"}}}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "status", "param"),
+    [
+        (Candidate("", "stop"), {}, 502, None),
+        (Candidate("", "length", reasoning="so far"), {"max_tokens": 3}, 400, "max_tokens"),
+        (Candidate("", "tool_calls", ({"function": {"name": "f", "arguments": [1]}},)), {"tools": TOOLS}, 502, None),
+        (Candidate("text", "stop"), {"tools": TOOLS, "tool_choice": "required"}, 400, "tool_choice"),
+        (Candidate("", "tool_calls", (CALL,)), {"tools": TOOLS, "tool_choice": "none"}, 400, "tool_choice"),
+    ],
+)
+def test_where_nothing_remains_to_select_from_nothing_is_scored_or_charged(
+    gateway: Gateway, answer: Candidate, fields: dict[str, Any], status: int, param: str | None
+) -> None:
     running = gateway()
-    running.policy.answer = lambda request, count: [Candidate("", "length")] * count
-    choice = running.ask().json()["choices"][0]
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
-    first, last, done = stream_events(running.ask(stream=True))
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert (last["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
-    assert running.ask().json()["usage"] is None  # not reported is not zero
+    running.policy.answer = lambda request, count: [answer] * count
+    response = running.ask(**fields)
+    error = error_of(response, status)
+    assert (error["code"], error["param"]) == ("unusable_answers", param)
+    assert response.headers.get("x-should-retry") == (None if param else "false")
+    assert running.reward.calls == 0
+    assert running.queries == (0, 0)
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+
+
+def test_repaired_calls_reasoning_and_usage_that_cannot_be(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
+    running = gateway()
+    answer = Candidate("", "stop", (CALL, {**CALL, "index": 9}), reasoning="where?", usage=Usage(-1, 10**30))
+    running.policy.answer = lambda request, count: [answer] * count
+    body = running.ask(tools=TOOLS, tool_choice="required").json()
+    message = body["choices"][0]["message"]
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "f", "arguments": '{"city": "Paris"}'}] * 2
+    assert [call["type"] for call in message["tool_calls"]] == ["function"] * 2
+    assert len({call["id"] for call in message["tool_calls"]}) == 2
+    assert (message["reasoning_content"], message["reasoning"], body["usage"]) == ("where?", "where?", None)
+    said = stream_events(running.ask(tools=TOOLS, stream=True))[1]["choices"][0]["delta"]
+    assert [call["index"] for call in said["tool_calls"]] == [0, 1]
+    assert said["reasoning_content"] == "where?"
+    assert b"privalign_tokens_total{" not in running.get("/metrics", running.officer).content
+
+
+def test_no_more_tokens_than_the_model_answers_with(gateway: Gateway) -> None:
+    running = gateway(max_tokens=100)
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert error_of(running.ask(**{name: 101}), 400)["param"] == name
+    assert running.queries == (0, 0)
+    assert running.ask(max_tokens=100).status_code == 200
+    assert running.ask().status_code == 200
+    assert [request.parameters for request in running.policy.requests] == [{"max_tokens": 100}] * 2
+
+
+def test_usage_that_is_not_reported_is_not_zero(gateway: Gateway) -> None:
+    running = gateway()
+    running.policy.answer = lambda request, count: [Candidate("a", "length")] * count
+    assert running.ask().json()["usage"] is None
 
 
 def test_tool_calls_and_logprobs_of_the_winner(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
@@ -345,10 +394,10 @@ def test_a_scorer_that_fails_is_told_in_one_line_and_stays_charged(gateway: Gate
     ("failure", "status", "retry_after", "should_retry"),
     [
         (UpstreamFailed("secret-host busy", 429, 7.2), 429, "8", None),
-        (UpstreamFailed("secret-host", 429, float("nan")), 429, None, None),
+        (UpstreamFailed("secret-host", 429, float("nan")), 429, "1", None),
         (UpstreamFailed("secret-host key", 401), 502, None, "false"),
-        (UpstreamFailed("secret-host failed", 500), 502, None, None),
-        (UpstreamFailed("secret-host away"), 502, None, None),
+        (UpstreamFailed("secret-host failed", 500), 503, "1", None),
+        (UpstreamFailed("secret-host away"), 503, "1", None),
         (UpstreamFailed("secret-host refused: too long", 400, words="too long"), 400, None, None),
         (BackendFailed("secret-host"), 503, "1", None),
         (RuntimeError("secret-host"), 500, None, "false"),

@@ -222,6 +222,14 @@ def test_settings_of_a_model_arrive_where_they_are_used(tmp_path: Path) -> None:
     assert (spec.performance.chunk, spec.performance.padding, spec.performance.lease) == (3, 0, 60)
 
 
+def test_a_limit_of_tokens_and_a_reward_that_reads_reasoning(tmp_path: Path) -> None:
+    deployment = read(tmp_path, changed("models/aligned/max_tokens", 4096))
+    reward = read(tmp_path, changed("rewards/armo/reasoning", True)).rewards["armo"].make()
+    assert deployment.models["aligned"].max_tokens == 4096
+    assert reward.name.endswith(" with reasoning")
+    assert not deployment.rewards["armo"].make().name.endswith(" with reasoning")
+
+
 def test_models_are_found_by_name(tmp_path: Path) -> None:
     document = changed("models/other", BASE["models"]["aligned"])
     two = read(tmp_path, document)
@@ -463,6 +471,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("models/aligned/chunk", 0, "[models.aligned] chunk: 0 is not"),
     ("models/aligned/padding", -0.1, "[models.aligned] padding: -0.1 is not a number of seconds"),
     ("models/aligned/lease", 0, "[models.aligned] lease: 0 is not a number of seconds"),
+    ("models/aligned/max_tokens", 0, "[models.aligned] max_tokens: 0 is not a whole number of at least 1"),
+    ("rewards/armo/reasoning", "yes", "[rewards.armo] reasoning: 'yes' is not true or false"),
     ("models/aligned/polcy", "x", "[models.aligned] polcy: no such key"),
 ]
 
