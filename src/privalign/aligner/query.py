@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from privalign.aligner.candidates import drawn
 from privalign.aligner.clock import Clock
-from privalign.aligner.failures import ScoringFailed, outward
+from privalign.aligner.failures import Part, ScoringFailed, outward
 from privalign.aligner.model import ServedModel
 from privalign.aligner.steps import Steps
 from privalign.mechanisms.protocol import Mechanism, Selection, read_scores
@@ -39,13 +39,14 @@ class Query:
         self.candidates: list[Candidate] = []
         self.touched = False
         self.scorer_failed = False
+        self._drawing = False
 
     async def run(self) -> tuple[Candidate, Selection]:
         """The chosen candidate. Afterwards no score is kept, and what is raised leads to none."""
         try:
             return await self._select()
         except BaseException as failure:
-            error = outward(failure, self.touched)
+            error = outward(failure, self.touched, Part.POLICY if self._drawing else Part.REWARD)
         finally:
             self._steps.forget()
         self.candidates.clear()
@@ -101,4 +102,7 @@ class Query:
 
     async def _draw(self, count: int) -> list[Candidate]:
         """The next candidates: a seeded request goes on where it was."""
-        return await drawn(self._model.policy, self._request.after(len(self.candidates)), count, self.candidates)
+        self._drawing = True  # until it has drawn: then it is not the policy that fails
+        fresh = await drawn(self._model.policy, self._request.after(len(self.candidates)), count, self.candidates)
+        self._drawing = False
+        return fresh

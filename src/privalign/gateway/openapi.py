@@ -40,7 +40,18 @@ MODELS: dict[str, Any] = {
 STATUS: dict[str, Any] = {
     "type": "object",
     "required": ["status"],
-    "properties": {"status": {"type": "string"}, "away": {"type": "array", "items": {"type": "string"}}},
+    "properties": {
+        "status": {"type": "string", "description": "ok, ready, not ready or stopping"},
+        "away": {"type": "array", "items": {"enum": ["ledger", "policy", "reward"]}},
+        "models": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["status"],
+                "properties": {"status": {"enum": ["ready", "not ready"]}, "away": {"type": "array", "items": {"type": "string"}}},
+            },
+        },
+    },
 }
 _PRIVACY: dict[str, Any] = {
     "type": "object",

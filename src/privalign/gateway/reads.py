@@ -1,4 +1,4 @@
-"""Reading the ledger without stopping the event loop, on threads of its own: writers that wait for a lock hold up no reader."""
+"""Asking the ledger without stopping the event loop, on threads of its own: writers that wait for a lock hold up no reader."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class LedgerReads:
     async def accounts(self) -> list[Account]:
         """All accounts as they stand."""
         return await self._run(self._ledger.accounts)
+
+    async def check_writable(self, name: str) -> None:
+        """One small commit, of an account."""
+        await self._run(lambda: self._ledger.check_writable(name))
 
     def close(self) -> None:
         """Ends the threads."""

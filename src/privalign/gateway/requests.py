@@ -135,7 +135,7 @@ def _check_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> None:
         return
     match choice:
         case {"type": "function", "function": {"name": str(name)}} | {"type": "custom", "custom": {"name": str(name)}}:
-            named = [name]
+            named: list[str | None] = [name]
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": [*allowed]}}:
             named = [_name_of(tool) for tool in allowed]
         case _:

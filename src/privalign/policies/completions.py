@@ -22,10 +22,14 @@ class UpstreamFailed(BackendFailed):
         status: the HTTP status, or the one that it stands for; None: there was no answer.
         retry_after: seconds after which the back-end asked to be tried again.
         words: the back-end's own, in one line, where they are about the request.
+        cause: the type of what the transport raised.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None, words: str = "") -> None:
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None, words: str = "", cause: str | None = None
+    ) -> None:
         super().__init__(message)
+        self.cause = cause
         self.status = status
         self.retry_after = retry_after
         self.words = words

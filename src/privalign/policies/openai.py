@@ -227,18 +227,21 @@ class OpenAIPolicy:
         try:
             async with asyncio.timeout(self._timeout):
                 response = await client.post(self._url, content=content)
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise _Passing(f"{self._host} cannot be reached{self._way}; is the server running?") from None
-        except httpx.ProxyError:
-            raise _Passing(f"{self._host} is not reached: the proxy refuses; check proxy") from None
-        except (TimeoutError, httpx.TimeoutException):
-            raise _Passing(f"{self._host} gave no whole answer within {self._timeout:g} s; raise timeout or lower max_tokens") from None
-        except httpx.RequestError:
-            raise _Passing(f"the connection to {self._host} broke before the answer was complete") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._away(f"cannot be reached{self._way}; is the server running?", error) from None
+        except httpx.ProxyError as error:
+            raise self._away("is not reached: the proxy refuses; check proxy", error) from None
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise self._away(f"gave no whole answer within {self._timeout:g} s; raise timeout or lower max_tokens", error) from None
+        except httpx.RequestError as error:
+            raise self._away("broke the connection before the answer was complete", error) from None
         try:
             return response, json.loads(response.content)
         except (ValueError, RecursionError):
             return response, None
+
+    def _away(self, why: str, error: Exception) -> _Passing:
+        return _Passing(f"{self._host} {why}", cause=type(error).__name__)
 
     def _failure(self, response: httpx.Response, body: Any) -> UpstreamFailed:
         """What to raise for an answer without a usable candidate."""

@@ -162,8 +162,8 @@ class RemoteReward(FailClosedReward):
         try:
             async with asyncio.timeout(self._server.timeout):  # httpx limits each read alone, which a slow body outlasts
                 response = await client.post(url, content=json.dumps(call.body).encode())
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError):  # the last: the proxy opened no connection either
-            return ScorerUntouched("the scorer cannot be reached; nothing was scored"), 0.0
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:  # the last: the proxy opened no connection either
+            return ScorerUntouched("the scorer cannot be reached; nothing was scored", cause=type(error).__name__), 0.0
         status = response.status_code
         if status in REFUSALS and self._server.speaks_for_itself:
             refusal = f"the scorer {REFUSALS[status]} ({status}); nothing was scored"

@@ -631,5 +631,8 @@ def test_health(gateway: Gateway) -> None:
     assert httpx.get(f"{running.url}/healthz").json() == {"status": "ok"}
     running.policy.answer = raising(BackendFailed("secret-host away"))
     response = httpx.get(f"{running.url}/readyz")
-    assert (response.status_code, response.json()) == (503, {"status": "not ready", "away": ["policy"]})
+    assert (response.status_code, response.json()) == (
+        503,
+        {"status": "not ready", "away": ["policy"], "models": {"aligned": {"status": "not ready", "away": ["policy"]}}},
+    )
     assert running.ledger.account("prefs").length == 1
