@@ -23,6 +23,8 @@ from privalign.ledger.schema import ANSWERS, COUNTERS, RESERVATIONS, columns_of,
 from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Row, Transaction
 
+PROBE_SIZE = 8192  # letters
+
 # What is known of an idempotency key, and the reservation that answers it while that is open.
 FIND_ANSWER = (
     select(ANSWERS, RESERVATIONS.c.expires)
@@ -201,9 +203,9 @@ def _give_back(book: Book, row: Row, kind: str, debit: Debit, queries: int) -> N
 
 
 def probe(transaction: Transaction, account: str) -> None:
-    """Writes a row beside the journal and takes it back: once committed, the ledger can be written, and holds what it held."""
+    """Writes a row beside the journal, as large as a small answer, and takes it back: once that is committed, the ledger can be written."""
     answer = f"probe {secrets.token_hex(16)}"
-    transaction.change(TAKE_ANSWER, {"id": answer, "body": "", "account": account, "number": 0})
+    transaction.change(TAKE_ANSWER, {"id": answer, "body": " " * PROBE_SIZE, "account": account, "number": 0})
     transaction.change(LEAVE_ANSWER, {"answer": answer})
 
 

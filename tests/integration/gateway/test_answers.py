@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from privalign.accounting.rules import Fsrc
 from privalign.errors import BackendFailed
+from privalign.gateway.logs import JsonLines
 from privalign.ledger import Ledger, LedgerFailed, Role
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.policies.completions import UpstreamFailed
@@ -624,6 +626,67 @@ def test_one_key_may_not_take_all_places(gateway: Gateway) -> None:
         assert error_of(second.result(), 429)["code"] == "rate_limit_exceeded"
         assert (first.result().status_code, its.result().status_code) == (200, 200)
     assert running.queries == (2, 0)
+
+
+CAUSES = [
+    (UpstreamFailed("secret-host away", cause="ConnectError"), None, "policy fake-policy", "UpstreamFailed", 503),
+    (UpstreamFailed("secret-host refused: hello", 400, words="hello"), None, "policy fake-policy", "UpstreamFailed", 400),
+    (RuntimeError("secret"), None, "gateway", "RuntimeError", 500),
+    (None, ScorerUntouched("secret-host", 429), "reward model fake-reward", "ScorerUntouched", 429),
+    (None, RuntimeError("0.7390851332151607"), "reward model fake-reward", "ScoringFailed", 500),
+]
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "privalign.gateway"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_failure_leaves_one_line_with_its_cause(gateway: Gateway, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway(ping_every=0.01)
+    policy, reward = running.policy.answer, running.reward.answer
+    for drawing, scoring, backend, kind, status in CAUSES:
+        running.policy.answer = policy if drawing is None else slowly(0.03, raising(drawing)) if stream else raising(drawing)
+        running.reward.answer = reward if scoring is None else raising(scoring)
+        response = running.ask(stream=stream, messages=[{"role": "user", "content": "hello there"}])
+        assert stream or response.status_code == status
+        identity = response.headers["x-request-id"]
+        running.wait_until(
+            lambda identity=identity: any(line.get("request") == identity and line["event"] == "request" for line in logged(caplog))
+        )
+        (line,) = [line for line in logged(caplog) if line.get("request") == identity and line["event"] == "failure"]
+        assert (line["backend"], line["exception"], line["status"], line["model"]) == (backend, kind, status, "aligned")
+        assert line["remedy"]
+    text = json.dumps(logged(caplog))
+    assert not any(piece in text for piece in ("secret", "hello", "0.739", running.key))
+
+
+def test_a_ledger_that_is_away_leaves_its_own_words_once(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway()
+    assert running.get("/readyz").json() == {"status": "ready", "models": {"aligned": {"status": "ready"}}}
+    full = raising(LedgerFailed("ledger sqlite:///l.db: the disk is full; free some space"))
+    for name in ("authenticate", "check_writable"):
+        monkeypatch.setattr(running.ledger, name, full)
+    for response in (running.ask(), running.get("/v1/models"), running.get("/metrics", running.officer)):
+        assert error_of(response, 503)["code"] == "ledger_unavailable"
+        lines = [line for line in logged(caplog) if line.get("request") == response.headers["x-request-id"] and line["event"] == "failure"]
+        assert [(line["backend"], line["exception"]) for line in lines] == [("ledger", "LedgerFailed")]
+        assert "free some space" in lines[0]["remedy"]
+    assert b"disk" not in running.ask().content
+
+
+def test_start_and_stop_are_logged(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway()
+    running.stop()
+    start, stopping, stop = logged(caplog)
+    assert (start["event"], start["url"], start["models"]) == ("start", running.url, ["aligned"])
+    assert (stopping["event"], stopping["under_way"]) == ("stopping", 0)
+    assert (stop["event"], stop["url"]) == ("stop", running.url)
 
 
 def test_health(gateway: Gateway) -> None:

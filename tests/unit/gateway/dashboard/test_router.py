@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from privalign.accounting.rules import Basic
 from privalign.aligner import ServedModel
 from privalign.gateway.dashboard import make_router
 from privalign.gateway.dashboard.sessions import TRIES
+from privalign.gateway.logs import JsonLines
 from privalign.ledger import LedgerBehind, LedgerFailed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.privbon import PrivBoN
@@ -371,8 +373,9 @@ def test_a_fault_of_ours_is_a_page_without_details(
     monkeypatch.setattr(town.ledger, "accounts", broken)
     answer = officer.get("/dashboard")
     assert answer.status_code == 500
-    assert "planted" not in answer.text + caplog.text
-    assert "RuntimeError" in caplog.text
+    (logged,) = [JsonLines().format(record) for record in caplog.records]
+    assert "planted" not in answer.text + caplog.text + logged
+    assert json.loads(logged)["exception"] == "RuntimeError"
 
 
 def test_an_empty_ledger_says_how_to_make_an_account(town: Any, tmp_path) -> None:
