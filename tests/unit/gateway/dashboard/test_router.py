@@ -82,6 +82,28 @@ def test_every_page_stands_alone(officer: TestClient, path: str, town: Any) -> N
     assert officer.head(f"/dashboard{path}").status_code == 200
 
 
+def landmarks(page: str) -> list[tuple[str, str]]:
+    """Role and name of everything that a screen reader lists as a landmark."""
+    named = dict(re.findall(r'<h[1-3] id="([^"]+)">([^<]*)</h', page))
+    found = [("region", named[heading]) for heading in re.findall(r'<section[^>]* aria-labelledby="([^"]+)"', page)]
+    found += [
+        ("region", label)
+        for label in re.findall(r'<section[^>]* aria-label="([^"]+)"|role="region" aria-label="([^"]+)"', page)
+        for label in label
+        if label
+    ]
+    return found + [("navigation", label) for label in re.findall(r'<nav[^>]* aria-label="([^"]+)"', page)]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_two_landmarks_of_a_page_have_one_name(officer: TestClient, town: Any, path: str) -> None:
+    town.answer(20)
+    town.ledger.raise_budget("prefs", 9.5, "agreed")
+    found = landmarks(officer.get(f"/dashboard{path}").text)
+    assert found
+    assert len(set(found)) == len(found), found
+
+
 def test_no_page_reads_the_other_keys_but_their_own(officer: TestClient, town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks is looked up for every page, and every few seconds by those that are open."""
     monkeypatch.setattr(town.ledger, "keys", lambda: pytest.fail("all keys were read"))
