@@ -8,11 +8,16 @@ the certificate authorities to believe.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib.util
+import json
 import os
 import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from privalign.errors import InvalidInput, MissingDependency
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 CONNECT_TIMEOUT = 10.0  # seconds
+LARGE = 2**17  # characters, which take about a millisecond to encode
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 MISSING = "httpx is not installed; get it with: pip install httpx"
 
@@ -70,6 +76,31 @@ class HttpClients:
             trust_env=False,
             follow_redirects=False,
         )
+
+
+async def encoded(body: Mapping[str, Any], characters: int) -> bytes:
+    """A body as JSON.
+
+    Args:
+        characters: of its texts, about. A large one is encoded on a thread, one after the other: several at once would hold up
+            everything else that the event loop has to do, for seconds.
+
+    Raises:
+        TypeError, ValueError: it holds what JSON has not.
+    """
+    if characters < LARGE:
+        return _encode(body)
+    return await asyncio.get_running_loop().run_in_executor(_encoder(os.getpid()), _encode, body)
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, allow_nan=False).encode()
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(process: int) -> ThreadPoolExecutor:
+    """Threads do not survive a fork, so they belong to a process."""
+    return ThreadPoolExecutor(1, f"privalign-encoder-{process}")
 
 
 def check_proxy(url: str) -> None:

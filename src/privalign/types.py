@@ -72,6 +72,16 @@ class Request:
         """A conversation of one user turn."""
         return cls((Message("user", prompt),))
 
+    @property
+    def characters(self) -> int:
+        """Letters of all contents, about: what a body takes to write hangs on it."""
+        return sum(
+            len(turn.content or "")
+            if isinstance(turn.content, str | None)
+            else sum(len(str(part.get("text", ""))) for part in turn.content)
+            for turn in self.messages
+        )
+
     def with_defaults(self, defaults: Mapping[str, Any]) -> Request:
         """The request with parameters that it leaves open taken from `defaults`.
 

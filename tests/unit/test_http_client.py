@@ -6,6 +6,7 @@ import ast
 import asyncio
 import importlib.util
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import privalign
+from privalign import http_client
 from privalign.errors import BackendFailed, InvalidInput
 from privalign.http_client import HttpClients, check_proxy
 from privalign.policies.openai import OpenAIPolicy
@@ -200,3 +202,27 @@ def test_nothing_else_connects() -> None:
     """No other file makes a client, by whatever library."""
     files = Path(privalign.__file__).parent.rglob("*.py")
     assert [file.name for file in files if any(map(connects, ast.walk(ast.parse(file.read_text("utf-8")))))] == ["http_client.py"]
+
+
+def test_large_bodies_are_encoded_one_after_the_other_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    encode = http_client._encode
+
+    def watched(body: dict[str, Any]) -> bytes:
+        threads.append(threading.current_thread().name)
+        return encode(body)
+
+    monkeypatch.setattr(http_client, "_encode", watched)
+    body = {"messages": [{"role": "user", "content": "é" * http_client.LARGE}]}
+
+    async def together() -> list[bytes]:
+        return await asyncio.gather(*(http_client.encoded(body, size) for size in [http_client.LARGE] * 4 + [10]))
+
+    assert asyncio.run(together()) == [json.dumps(body).encode()] * 5
+    here = threading.current_thread().name
+    assert len(set(threads)) == 2
+    assert threads.count(here) == 1
+    for bad in ({"x": math.nan}, {"x": object()}):
+        for size in (10, http_client.LARGE):
+            with pytest.raises((TypeError, ValueError)):
+                asyncio.run(http_client.encoded(bad, size))

@@ -132,9 +132,10 @@ class Aligner:
         queries: list[Query] = []
         async with self._ledger.kept(reservation):
             try:
+                characters = len(request.canonical()) if self._clock.here else 0  # once: that of a large one takes long
                 for number in range(n):
                     later = request.after(number * mechanism.pool_size)
-                    queries.append(Query(self._model, mechanism, later, self._noise, self._clock))
+                    queries.append(Query(self._model, mechanism, later, self._noise, self._clock, characters))
                 return await self._settled(reservation, request, mechanism, queries)
             except BaseException as failure:
                 touched = any(query.touched for query in queries)

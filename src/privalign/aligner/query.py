@@ -25,13 +25,18 @@ LONG_FOR_SCORES = 10.0  # seconds after which it is the scorer's fault that a cl
 class Query:
     """Drives one run of a mechanism.
 
+    Args:
+        characters: that a scorer in this process reads with each candidate, before its own.
+
     Attributes:
         candidates: all that were drawn.
         touched: whether the scorer may have read protected data for this query.
         scorer_failed: whether the scorer is to blame for a failure.
     """
 
-    def __init__(self, model: ServedModel, mechanism: Mechanism, request: Request, noise: Randomness, clock: Clock) -> None:
+    def __init__(
+        self, model: ServedModel, mechanism: Mechanism, request: Request, noise: Randomness, clock: Clock, characters: int = 0
+    ) -> None:
         self._model = model
         self._request = request
         self._clock = clock
@@ -40,6 +45,7 @@ class Query:
         self.touched = False
         self.scorer_failed = False
         self._drawing = False
+        self._read_with_each = characters
 
     async def run(self) -> tuple[Candidate, Selection]:
         """The chosen candidate. Afterwards no score is kept, and what is raised leads to none."""
@@ -91,7 +97,7 @@ class Query:
         if not self._clock.here:
             return 0
         texts = sum(len(candidate.with_reasoning().scored_text) for candidate in fresh)
-        return texts + len(fresh) * len(self._request.canonical())
+        return texts + len(fresh) * self._read_with_each
 
     def _take(self, scores: ArrayLike, count: int) -> None:
         """The work of a section."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from privalign.errors import InvalidInput, MissingDependency
-from privalign.http_client import MISSING, HttpClients
+from privalign.http_client import MISSING, HttpClients, encoded
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
 from privalign.types import Candidate, Request
 
@@ -196,7 +196,7 @@ class OpenAIPolicy:
                 attempt += 1
 
     async def _attempt(self, drawing: _Drawing, batch: Sequence[int]) -> int:
-        content = self._body(drawing.request.after(batch[0]), len(batch))
+        content = await self._body(drawing.request.after(batch[0]), len(batch))
         async with drawing.connections.one() as client:
             response, body = await self._post(client, content)
         completion = read_completion(body, len(batch)) if response.is_success else None
@@ -208,7 +208,7 @@ class OpenAIPolicy:
             drawing.found[batch[place]] = candidate if asked else replace(candidate, logprobs=None)
         return completion.choices
 
-    def _body(self, request: Request, n: int) -> bytes:
+    async def _body(self, request: Request, n: int) -> bytes:
         body = {name: value for name, value in request.parameters.items() if name not in _OURS}
         body |= {"model": self._model, "messages": [turn.to_openai() for turn in request.messages]}
         if n > 1:  # left out otherwise: some servers refuse it at any value
@@ -216,7 +216,7 @@ class OpenAIPolicy:
             if self._counts_first_only:
                 body["logprobs"] = True  # the only count of the other choices' tokens
         try:
-            return json.dumps(body, allow_nan=False).encode()
+            return await encoded(body, request.characters)
         except (TypeError, ValueError):
             raise InvalidInput("parameters", "hold a value that is no JSON: a number that is not finite, or an object") from None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from privalign.errors import BackendFailed, InvalidInput
-from privalign.http_client import HttpClients
+from privalign.http_client import HttpClients, encoded
 from privalign.rewards.batches import together
 from privalign.rewards.conversation import prompt_text
 from privalign.rewards.protocol import ScorerUntouched
@@ -138,15 +138,16 @@ class RemoteReward(FailClosedReward):
         if limit is not None and max(len(prompt_text(request)), *map(len, answers)) > limit:
             raise ScorerUntouched(f"an input is longer than max_characters = {limit}; nothing was scored", 413)
         calls = self._dialect.calls(request, answers, self._server.batch_size)
+        size = request.characters + sum(map(len, answers))
         async with self._clients.open() as client:  # not kept: a client belongs to one event loop
-            batches = await together([lambda call=call: self._answered(client, call) for call in calls], self._server.concurrency)  # type: ignore[misc]
+            batches = await together([lambda call=call: self._answered(client, call, size) for call in calls], self._server.concurrency)  # type: ignore[misc]
         return [score for batch in batches for score in batch]
 
-    async def _answered(self, client: httpx.AsyncClient, call: Call) -> list[float]:
+    async def _answered(self, client: httpx.AsyncClient, call: Call, size: int) -> list[float]:
         """One call, repeated while it is refused untouched and waiting makes sense."""
         attempt = 0
         while True:
-            outcome, wait = await self._sent(client, call)
+            outcome, wait = await self._sent(client, call, size)
             if isinstance(outcome, list):
                 return outcome
             attempt += 1
@@ -154,14 +155,15 @@ class RemoteReward(FailClosedReward):
                 raise outcome
             await asyncio.sleep(max(wait, FIRST_WAIT * 2 ** (attempt - 1)))
 
-    async def _sent(self, client: httpx.AsyncClient, call: Call) -> tuple[list[float] | ScorerUntouched, float | None]:
+    async def _sent(self, client: httpx.AsyncClient, call: Call, size: int) -> tuple[list[float] | ScorerUntouched, float | None]:
         """The scores; or why the scorer stayed untouched, with the seconds to wait before another attempt (None: no use)."""
         import httpx
 
         url = self._server.base_url.rstrip("/") + call.path
         try:
+            content = await encoded(call.body, size)
             async with asyncio.timeout(self._server.timeout):  # httpx limits each read alone, which a slow body outlasts
-                response = await client.post(url, content=json.dumps(call.body).encode())
+                response = await client.post(url, content=content)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:  # the last: the proxy opened no connection either
             return ScorerUntouched("the scorer cannot be reached; nothing was scored", cause=type(error).__name__), 0.0
         status = response.status_code
