@@ -173,7 +173,10 @@ class Aligner:
 
 
 async def _together(queries: Sequence[Query]) -> list[tuple[Candidate, Selection]]:
-    """What all of them choose; the first failure cancels the others."""
+    """What all of them choose; the first failure cancels the others. Nothing is scored before all have drawn what they score first."""
+    async with asyncio.TaskGroup() as group:
+        for query in queries:
+            group.create_task(query.draw())
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(query.run()) for query in queries]
     return [task.result() for task in tasks]

@@ -46,6 +46,12 @@ class Query:
         self.scorer_failed = False
         self._drawing = False
         self._read_with_each = characters
+        self._ahead: list[Candidate] = []  # drawn, and not scored yet
+
+    async def draw(self) -> None:
+        """Draws what is scored first. What a policy fails at here costs nothing, whichever query of a request it is of."""
+        if self._steps.wanted:
+            self._ahead = await self._draw(self._steps.wanted)
 
     async def run(self) -> tuple[Candidate, Selection]:
         """The chosen candidate. Afterwards no score is kept, and what is raised leads to none."""
@@ -68,7 +74,7 @@ class Query:
 
     async def _provide(self, count: int) -> None:
         """Has fresh candidates scored, and what the scores lead to computed within their section."""
-        fresh = await self._draw(count)
+        fresh, self._ahead = self._ahead or await self._draw(count), []
         asked = time.perf_counter()
         scores = await self._score(fresh)
         start = asked if self._clock.here else time.perf_counter()

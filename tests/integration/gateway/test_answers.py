@@ -159,6 +159,30 @@ def test_where_nothing_remains_to_select_from_nothing_is_scored_or_charged(
     assert running.ledger.account("prefs").spent == (0.0, 0.0)
 
 
+def test_one_answer_of_several_without_candidates_costs_none_of_them(gateway: Gateway) -> None:
+    running = gateway()
+    asked: list[int] = []
+
+    def answer(request: Any, count: int) -> list[Candidate]:
+        asked.append(count)
+        return [Candidate("" if len(asked) > 2 else "text", "stop")] * count  # the third answer and all redraws are empty
+
+    running.policy.answer = answer
+    assert error_of(running.ask(n=3), 502)["code"] == "unusable_answers"
+    assert running.reward.calls == 0
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+    asked.clear()
+
+    def away_at_last(request: Any, count: int) -> Any:
+        asked.append(count)
+        return slowly(0.1, raising(UpstreamFailed("away")))(count) if len(asked) == 3 else texts(count)
+
+    running.policy.answer = away_at_last
+    assert error_of(running.ask(n=3), 503)
+    assert running.reward.calls == 0
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+
+
 def test_repaired_calls_reasoning_and_usage_that_cannot_be(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
     running = gateway()
     answer = Candidate("", "stop", (CALL, {**CALL, "index": 9}), reasoning="where?", usage=Usage(-1, 10**30))
