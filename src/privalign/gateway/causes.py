@@ -28,7 +28,7 @@ _STATUSES = {
     422: "the request is not one that it reads, or too long; its own log says why",
     429: "it is overloaded, or its quota is used up; give it more room, or ask for less at once",
 }
-_AWAY = "start it, or check base_url, proxy and timeout; nothing was charged"
+_AWAY = "start it, or check base_url, proxy and timeout"
 _BROKEN = "its own log says why; the query stays charged"
 _OURS = {
     "overloaded": "raise max_concurrency, or add replicas",
@@ -113,11 +113,11 @@ def _remedy(failure: BaseException) -> str:
         case NothingToSelect():
             return "its answers say nothing, or call no tool that can be read; check its chat template, tool parser and max_tokens"
         case UpstreamFailed() | ScorerUntouched():
-            return _AWAY if failure.status is None else _STATUSES.get(failure.status, "its own log says why; nothing was charged")
+            return _AWAY if failure.status is None else _STATUSES.get(failure.status, "its own log says why")
         case AnsweredElsewhere():
             return "another process answers the same idempotency key for long; look at its log"
         case BackendFailed():
-            return "its own log says why; nothing was charged"
+            return "its own log says why"
         case ApiError():
             return _OURS.get(failure.code or "", _BUG)
     return _BUG

@@ -21,6 +21,7 @@ from privalign.errors import BackendFailed
 from privalign.gateway.logs import JsonLines
 from privalign.ledger import Ledger, LedgerFailed, Role
 from privalign.mechanisms.privbon import PrivBoN
+from privalign.policies.callables import CallablePolicy
 from privalign.policies.completions import UpstreamFailed
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -711,6 +712,18 @@ def test_start_and_stop_are_logged(gateway: Gateway, caplog: pytest.LogCaptureFi
     assert (start["event"], start["url"], start["models"]) == ("start", running.url, ["aligned"])
     assert (stopping["event"], stopping["under_way"]) == ("stopping", 0)
     assert (stop["event"], stop["url"]) == ("stop", running.url)
+
+
+def test_a_dead_policy_takes_away_its_own_model(gateway: Gateway) -> None:
+    running = gateway(beside=CallablePolicy(raising(UpstreamFailed("secret-host cannot be reached")), "dead"))
+    ready = httpx.get(f"{running.url}/readyz")
+    models = {"aligned": {"status": "ready"}, "beside": {"status": "not ready", "away": ["policy"]}}
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "away": ["policy"], "models": models})
+    refused = running.ask(model="beside")
+    assert error_of(refused, 503)["code"] == "backend_unavailable"
+    assert refused.headers["retry-after"] == "1"
+    assert running.ask().status_code == 200
+    assert running.queries == (1, 0)
 
 
 def test_health(gateway: Gateway) -> None:

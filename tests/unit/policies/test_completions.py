@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from privalign.errors import MissingDependency
 from privalign.policies import openai
+from privalign.policies.callables import CallablePolicy
 from privalign.policies.completions import error_message, read_completion
 from privalign.policies.openai import OpenAIPolicy
+from privalign.policies.protocol import default_parameters
 from privalign.types import Candidate
 
 
@@ -154,3 +156,8 @@ def test_missing_httpx_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingDependency, match="pip install httpx"):
         OpenAIPolicy("http://host/v1", "m")
+
+
+def test_what_a_policy_takes_by_itself_is_public() -> None:
+    assert default_parameters(OpenAIPolicy("http://host/v1", "m", parameters={"max_tokens": 5})) == {"max_tokens": 5}
+    assert default_parameters(CallablePolicy(lambda request, count: [], "none")) == {}
