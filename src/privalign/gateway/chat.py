@@ -175,6 +175,7 @@ class Chat:
         try:
             return await asyncio.shield(answering.task)
         except Exception as failure:
+            causes.tell(answering.facts, failure, answering.aligner.model)  # who is woken first, this or `_ended`, is chance
             error = of_failure(failure, show_budget=self._settings.show_budget)
         raise error  # where the failure is no context of it
 
