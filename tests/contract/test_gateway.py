@@ -170,7 +170,7 @@ def served(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ledger.close()
         assert "Traceback" not in (folder / "log").read_text()
         for line in (folder / "log").read_text().splitlines():
-            assert json.loads(line)["event"] in ("request", "library")
+            assert json.loads(line)["event"] in ("request", "library", "failure", "not ready", "start", "stopping", "stop")
 
 
 @pytest.fixture(autouse=True)
@@ -231,16 +231,13 @@ def test_three_answers_stop_and_logprobs(served: Served) -> None:
 
 def test_tools_and_response_format(served: Served) -> None:
     client = served.client()
-    choice = client.chat.completions.create(
-        model="aligned",
-        messages=hello("Weather in Paris?"),
-        tools=[TOOL],
-        tool_choice="required",
-        max_tokens=60,  # type: ignore[list-item]
-    ).choices[0]
-    if choice.finish_reason == "tool_calls":
-        assert choice.message.tool_calls
-        assert choice.message.tool_calls[0].function.name == "get_weather"  # type: ignore[union-attr]
+    before = served.ledger.account("prefs").settled_queries
+    with pytest.raises(openai.BadRequestError, match=r"does not keep it.*nothing was charged") as refusal:  # nor does the server say so
+        client.chat.completions.create(
+            model="aligned", messages=hello("Weather in Paris?"), tools=[TOOL], tool_choice="required", max_tokens=30
+        )  # type: ignore[list-item]
+    assert (refusal.value.param, served.ledger.account("prefs").settled_queries) == ("tool_choice", before)
+    assert client.chat.completions.create(model="aligned", messages=hello("Weather?"), tools=[TOOL], max_tokens=6).choices  # type: ignore[list-item]
     schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
     bound = client.chat.completions.create(
         model="aligned",

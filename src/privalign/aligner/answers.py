@@ -42,10 +42,10 @@ def usable(candidate: Candidate, request: Request) -> Candidate | Fault:
     calls = _tool_calls(candidate.tool_calls)
     if reason in _BROKEN_OFF or calls is None:
         return Fault.BROKEN
-    if not keeps(request.parameters.get("tool_choice"), calls):
-        return Fault.DISOBEDIENT
     if not calls and not candidate.text.strip():
         return Fault.CUT if _REASONS.get(reason) == "length" else Fault.SILENT
+    if not keeps(request.parameters.get("tool_choice"), calls):
+        return Fault.DISOBEDIENT
     usage = candidate.usage
     return replace(
         candidate,

@@ -29,7 +29,10 @@ class NothingToSelect(BackendFailed):
         self.param: str | None = None
         message = "the base model gave no answer that can be used"
         if Fault.DISOBEDIENT in faults:
-            self.param, message = "tool_choice", "the base model does not keep it; leave it out, or ask a model with tools"
+            self.param, message = (
+                "tool_choice",
+                "the base model does not keep it within its tokens; leave it out, or ask a model with tools",
+            )
         elif all(fault is Fault.CUT for fault in faults):
             self.param, message = "max_tokens", "the base model says nothing within so many tokens; raise it"
         super().__init__(message)

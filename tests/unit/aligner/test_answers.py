@@ -135,6 +135,7 @@ def test_choices_of_tools(choice: Any, none: bool, right: bool, other: bool) -> 
     assert (keeps(choice, []), keeps(choice, [function()]), keeps(choice, [function(), function("g")])) == (none, right, other)
     wanted = Request(REQUEST.messages, {"tool_choice": choice})
     assert (usable(Candidate("text", "stop"), wanted) is Fault.DISOBEDIENT) == (not none)
+    assert usable(Candidate("", "length"), wanted) is Fault.CUT
 
 
 _JSON = st.recursive(
