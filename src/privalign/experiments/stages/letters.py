@@ -239,7 +239,7 @@ class _Text:
         return choice.settled or word or (colon and choice.tail == "cut")
 
     def _is_chosen(self, choice: _Choice, before: str) -> bool:
-        return bool(self._real(wording.CHOSEN, choice, before) or wording.CHOSEN_ELSEWHERE.search(before))
+        return bool(self._real(wording.CHOSEN, choice, before))
 
     def _is_it(self, choice: _Choice, before: str) -> bool:
         found = wording.PRONOUN.search(before)

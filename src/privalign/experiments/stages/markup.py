@@ -1,4 +1,4 @@
-"""Markdown, HTML and LaTeX around an answer taken away, so that a grammar of plain words can read it.
+"""Markdown, HTML, JSON and LaTeX around an answer taken away, so that a grammar of plain English words can read it.
 
 What remains of a formula is ▢, of a box its content between ⟦ and ⟧; a formula that is one letter, or begins with a letter in text
 type and parentheses, becomes that letter.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+
+from privalign.experiments.stages.fields import as_lines
+from privalign.experiments.stages.languages import in_english
 
 FORMULA, OPEN, CLOSE = "▢", "⟦", "⟧"
 
@@ -36,16 +39,14 @@ _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for pla
     for code in span
     if chr(code) not in "✓✔✅✗✘❌✖➔➜"
 }
-_ANSWER_TAG = re.compile(r"<(?:final_?)?answer>", re.IGNORECASE)
-_END_TAG = re.compile(r"</(?:final_?)?answer>", re.IGNORECASE)
 
 
 def plain(text: str) -> str:
     """The text in plain words: compatibility forms (full width, circled, bold) as ordinary letters, no emphasis, no quotes."""
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).replace("\r\n", "\n").replace("\\$", "¤")
-    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", text)))
+    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(text))))
     text = _SPANS.sub(_formula, text)
-    return _without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text)))
+    return in_english(_without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text))))
 
 
 def _without_type(text: str) -> str:
@@ -99,7 +100,6 @@ def _label_or_words(content: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    text = _END_TAG.sub("\n", _ANSWER_TAG.sub("\nanswer: ", text))
     text = _TAG.sub("", text)
     text = re.sub(r"\*\*|```\w*|`|(?<![A-Za-z0-9])__|__(?![A-Za-z0-9])", "", text)
     text = re.sub(r"(?<![\w*])([*_])([^\s*_](?:[^*_\n]*[^\s*_])?)\1(?![\w*])", r"\2", text)
