@@ -11,7 +11,7 @@ _CUES = ("answer", "option", "letter", "I choose", "correct answer")  # what a l
 _ALPHABETS: tuple[dict[str, str], ...] = (
     {  # German
         "answer": "antwort(?:möglichkeit)? lösung",
-        "correct": "(?:die |der |das )?(?:richtig|korrekt|zutreffend)(?:e[nrs]?)?",
+        "correct": "(?:die_|der_|das_)?(?:richtig|korrekt|zutreffend)(?:e[nrs]?)?",
         "is wrong": "ist_(?:falsch|unzutreffend)",
         "wrong": "falsche?",
         "is not": "ist_nicht ist_weder kann_nicht",
@@ -136,7 +136,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "option": "вариант(?:ом)? варіант",
         "letter": "буква",
         "correct": "(?:правильн|верн|вірн|правил)(?:ый|ым|ая|ий|а|о|ен)",
-        "is wrong": "(?:неправильн|неверн)(?:ый|ая|о|ен)",
+        "is wrong": "(?:неправильн|неверн)(?:ый|ая|о|а) неверен неправилен",
         "not": "не",
         "is": "это_— это є е",
         "so": "следовательно поэтому значит итак отже тому",

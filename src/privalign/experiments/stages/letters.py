@@ -38,8 +38,9 @@ class _Event:
     """Something said about the answer.
 
     Args:
-        letters: several leave it open. kind: statement; judged ("B is correct") or box, which add to one of their kind; label, a last
-            line that is an option, for where nothing stands; retraction, of a letter or of what was said.
+        letters: several leave it open. kind: statement; judged ("B is correct") or box, which add to one of their kind; alternative
+            ("or perhaps B"), which adds to any; label, a last line that is an option, for where nothing stands; retraction, of a
+            letter or of what was said.
     """
 
     start: int
@@ -55,7 +56,7 @@ class _Event:
             return stated
         if self.kind == "retraction":
             return None
-        if self.kind == stated.kind and self._adds(text[stated.end : self.start]):
+        if self.kind in (stated.kind, "alternative") and self._adds(text[stated.end : self.start]):
             return replace(self, letters=_union(self.letters, stated.letters))
         return self
 
@@ -63,7 +64,7 @@ class _Event:
         """ "A is correct. C is correct.": both; "A is correct. No, wait: C is correct.": the last."""
         if self.kind == "box":
             return wording.BOX_JOIN.fullmatch(between) is not None
-        return self.kind == "judged" and not wording.TURN_BACK.search(between)
+        return self.kind in ("judged", "alternative") and not wording.TURN_BACK.search(between)
 
     def _retracts(self, stated: _Event, text: str) -> bool:
         """What was said is the statement, unless another letter was spoken of since."""
@@ -120,7 +121,7 @@ def _choices(text: str, known: int) -> list[_Choice]:
     joined: list[_Choice] = []
     for choice in _single(text, known):
         last = joined[-1] if joined else None
-        if last and choice.tail != "maths" and wording.JOIN.fullmatch(text, last.end, choice.start) and _listed(text, last.end, choice):
+        if last and choice.tail != "maths" and _joined(text, last, choice):
             joined[-1] = replace(last, end=choice.end, letters=_union(last.letters, choice.letters), tail=choice.tail)
         else:
             joined.append(choice)
@@ -151,9 +152,13 @@ def _tail(text: str, end: int, letter: str, closed: bool) -> str:
     return "text" if closed or wording.OPTION_TEXT.match(text, end) else "word"
 
 
-def _listed(text: str, start: int, choice: _Choice) -> bool:
+def _joined(text: str, last: _Choice, choice: _Choice) -> bool:
     """Whether a list goes on with this letter: not where it begins a clause of its own ("B, A is wrong")."""
-    return bool(wording.OR.match(text, start)) or (
+    if last.closed and choice.closed and text[last.end : choice.start] == " ":
+        return choice.tail == "end"
+    if not wording.JOIN.fullmatch(text, last.end, choice.start):
+        return False
+    return bool(wording.OR.match(text, last.end)) or (
         choice.capital and (choice.tail == "end" or wording.LISTED.match(text, choice.end) is not None)
     )
 
@@ -165,7 +170,7 @@ def _union(one: str, other: str) -> str:
 # ---- statements
 
 _BOX = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
-_STOP = re.compile(r"[.!?。！？\n]")
+_STOP = re.compile(r"[.!?\n]")
 _LINE_END = re.compile(r"[.!) ]*(?:\n|$)")
 _LONE = re.compile(r"\W*[A-Za-z]\W*")
 
@@ -180,7 +185,7 @@ class _Text:
         ends = wording.SENTENCE.finditer(self._words)
         self._starts = [
             0,
-            *(end.end() for end in ends if not wording.ABBREVIATED.search(self._words[max(0, end.start() - 3) : end.start()])),
+            *(end.end() for end in ends if not wording.ABBREVIATED.search(self._words[max(0, end.start() - 5) : end.start()])),
         ]
         self._choices = _choices(self._words, known)
 
@@ -209,6 +214,8 @@ class _Text:
             before = self._before(choice.start)
             if self._is_line(choice) or self._opens(choice) or self._stands_alone(choice, before) or self._follows(choice, before):
                 yield _Event(choice.start, choice.end, choice.letters)
+            elif choice.marked and choice.settled and wording.ALTERNATIVE.search(before):
+                yield _Event(choice.start, choice.end, choice.letters, "alternative")
             elif (choice.marked or _NAMED.search(before)) and self._precedes(choice, before):
                 yield _Event(choice.start, choice.end, choice.letters, "judged")
 
@@ -256,10 +263,14 @@ class _Text:
         return bool(found["noun"]) or (bool(found["sure"]) and choice.closed and choice.capital and choice.tail == "end")
 
     def _is_concluded(self, choice: _Choice, before: str) -> bool:
-        if choice.tail == "end" and self._real(wording.ADJACENT, choice, before):
+        if choice.tail == "end" and (self._real(wording.ADJACENT, choice, before) or wording.REASONED.search(before)):
+            return True
+        if choice.tail == "text" and before.rstrip().endswith(":") and self._real(wording.THEREFORE, choice, before.rstrip(": ")):
             return True
         if choice.tail == "text" or (choice.tail != "end" and not choice.closed and not _NAMED.search(before)):
             return False
+        if wording.NAME.fullmatch(before) and self._words.startswith(":", choice.end):  # what follows is about it
+            return self._closes(choice, before)
         if self._real(wording.LIGHT, choice, before) or self._real(wording.COMMITTED, choice, before):
             return True
         if self._real(wording.THEREFORE, choice, before) or self._real(wording.LEFT, choice, before):
@@ -291,7 +302,7 @@ class _Text:
         if not found or wording.RIGHT_ABOUT.match(self._words, found.end()):
             return False
         before = wording.TURN.split(before)[-1]
-        if not re.search("answer|option|choice", found.group()) and wording.LABELLED_THING.search(wording.PREPOSED.sub("", before)):
+        if not re.search("answer|option|choice|one$", found.group()) and wording.LABELLED_THING.search(wording.PREPOSED.sub("", before)):
             return False
         if wording.MODAL.search(found.group()) and (
             "(" in before or wording.UNREAL.search(before) or wording.UNREAL_AFTER.match(self._words, found.end())
@@ -356,8 +367,8 @@ class _Text:
         """The text's first or last line where it is an option with its text, and not one of the list of options; a list with one tick."""
         lines = _lines(self._words)
         labels = [(place, start, line, found) for place, (start, line) in enumerate(lines) if (found := wording.LABEL.match(line))]
-        labels = [label for label in labels if label[0] == 0 or not (label[3]["bare"] or "A").islower()]
-        letters = [(found["round"] or found["square"] or found["bare"]).upper() for *_, found in labels]
+        labels = [label for label in labels if label[0] == 0 or not (label[3]["short"] or (label[3]["bare"] or "A").islower())]
+        letters = [(found["round"] or found["square"] or found["bare"] or found["short"]).upper() for *_, found in labels]
         for number, (place, start, line, found) in enumerate(labels):
             first, last = place == 0, place == len(lines) - 1 and found["mark"] != ":"
             listed = ((first and letters[number] == "A") or not first) and _in_list(letters, number)

@@ -31,6 +31,8 @@ _TAG = re.compile(
     r"center)\b[^<>]*>",
     re.IGNORECASE,
 )
+_HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section
+_FACE = re.compile(r"[ \t][:;]-?[)D](?=\s|$)")
 _REPEATED = re.compile(r"([^\w.:\[\]])\1{2,}")  # so that no pattern meets a long run of marks; also blank lines
 # letters in black circles and squares, which are no compatibility forms; of other pictures only ticks and crosses mean something
 _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for place in range(26)} | {
@@ -39,12 +41,13 @@ _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for pla
     for code in span
     if chr(code) not in "✓✔✅✗✘❌✖➔➜"
 }
+_STOPS = str.maketrans(dict.fromkeys("。।۔", ". "))
 
 
 def plain(text: str) -> str:
     """The text in plain words: compatibility forms (full width, circled, bold) as ordinary letters, no emphasis, no quotes."""
-    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).replace("\r\n", "\n").replace("\\$", "¤")
-    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(text))))
+    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_STOPS).replace("\r\n", "\n").replace("\\$", "¤")
+    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(_FACE.sub("", text)))))
     text = _SPANS.sub(_formula, text)
     return in_english(_without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text))))
 
@@ -63,7 +66,7 @@ def _boxes(text: str) -> str:
     pieces, place = [], 0
     while match := _BOX.search(text, place):
         end, content = _braced(text, match.end())
-        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content).strip("{} ")), CLOSE]
+        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content)), CLOSE]
         place = end
     return "".join([*pieces, text[place:]])
 
@@ -95,12 +98,13 @@ def _formula(span: re.Match[str]) -> str:
 
 def _label_or_words(content: str) -> str:
     """An option's letter and its text, which may be a formula; other content as it is."""
+    content = content.replace("\\{", "{").replace("\\}", "}").strip("{} ")
     more = _LETTER_AND_MORE.match(content)
     return f"{more[1]} {FORMULA}" if more else content
 
 
 def _without_marks(text: str) -> str:
-    text = _TAG.sub("", text)
+    text = _HEADING.sub(r"\1:\n", _TAG.sub("", text))
     text = re.sub(r"\*\*|```\w*|`|(?<![A-Za-z0-9])__|__(?![A-Za-z0-9])", "", text)
     text = re.sub(r"(?<![\w*])([*_])([^\s*_](?:[^*_\n]*[^\s*_])?)\1(?![\w*])", r"\2", text)
     text = re.sub(r"[\"“”„«»「」『』《》〈〉‹›]", "", text).replace("【", "[").replace("】", "]").replace("’", "'").replace("‘", "'")

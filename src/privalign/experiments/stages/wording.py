@@ -35,9 +35,9 @@ MATHS: Final = re.compile(
     r"[A-Za-z0-9_^'({\[°%\\†*]|-[A-Za-z0-9]|\s*[=+/^<>≤≥≠∪∩⊂⊆∈×·∘⊕⊗→⇌↔|\\−⇒*]|\s-\s(?:[A-Za-z\d][.,;)\s]|$)|\.[A-Za-z](?![a-z]{2})"
 )
 RUNNING_SCRIPT: Final = re.compile(r"\s*[^\W\d_a-zA-Z]")  # B입니다
-CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]。、；，…]|\n|--|[–—]|\s-\s)")
+CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]、]|\n|--|[–—]|\s-\s)")
 FUNCTION_WORD: Final = re.compile(
-    r"\s+(?:\(|(?:as(?! an?\b)|to(?= me\b)|and(?= (?:not|that|this|it|the others?|the rest|none|no|[A-J]|\([A-J]\))\b)|"
+    r"\s+(?:[(\[]|(?:as(?! an?\b)|to(?= me\b)|and(?= (?:not|that|this|it|the others?|the rest|none|no|[A-J]|\([A-J]\))\b)|"
     + _any(
         "because since which for where though although but whereas while by in on at from with after under even not per rather instead "
         "based according considering due"
@@ -102,6 +102,7 @@ ADJACENT: Final = _pattern(
     _any("correct right best final"),
     r" (?:option|choice))\s+$",
 )
+REASONED: Final = _pattern(r"^\W*", _any("because since as given"), r"\b[^.!?\n]+,\s*(?:(?:option|choice|answer)\s+)?$")
 VALUE: Final = _pattern(
     r"\b(?:answer|solution|result|(?:correct|right) (?:option|choice|value))",
     _GAP,
@@ -142,7 +143,7 @@ THEREFORE: Final = _pattern(
 )
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|no,|actually,?|instead,?|correction\s*:?|",
-    _any("left_with remains? or_rather i_mean make_that rather in_favou?r_of"),
+    _any("left_with remains? or_rather i_meant? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
     r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
     r"\s*(?:",
@@ -186,7 +187,7 @@ LABELLED_THING: Final = _pattern(  # "see figure (B)"
     _any(
         "parts? figures? fig\\.? eq(?:uation)?s?\\.? step case table section theorem lemma property condition set matrix panel vitamin "
         "type group statements? claim points? line graph curve plan class grade hepatitis in of from see by than unlike not like and "
-        "or event box row column assumption axiom phase region structure compound reaction exclude excluding discard reject eliminate "
+        "or event box row column assumption axiom phase region structure compound reaction excluded? excluding discard(?:ed)? reject(?:ed)? eliminated? ruled_out "
         "over against except why about with"
     ),
     r"\s*:?\s*$",
@@ -202,12 +203,20 @@ _LIGHT = _any(
     "looks? appears like indeed still just simply leaves leaving us left which gives yields by process of elimination inclined here "
     "actually"
 )
-LIGHT: Final = _pattern(rf"^(?=.*\w)(?!\W*say\b)(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$")
+LIGHT: Final = _pattern(rf"^(?=.*\w)(?!\W*(?:say|now)\b)(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$")
+ALTERNATIVE: Final = _pattern(
+    r"(?:^|[,;(–—])\W*",
+    _any("or maybe perhaps possibly"),
+    r"(?:[\s,]+",
+    _any("maybe perhaps possibly even else it'?s? is option choice the answer"),
+    r")*\s*$",
+)
+NAME: Final = _pattern(r"\W*(?:the\s+)?(?:option|choice)\s+")
 _COMMITTED = _any(
     "so thus hence therefore answer option choice pick guess say think believe choose select settle stick opt must should seems looks "
     "leaves leaving elimination conclusion"
 )
-COMMITTED: Final = _pattern(rf"(?:^|[,;:(–—])(?!\W*say\b)(?=[^,;:(–—]*\b{_COMMITTED}\b)(?:[\s*-]|\b{_LIGHT}(?![\w']))+$")
+COMMITTED: Final = _pattern(rf"(?:^|[,;:(–—])(?!\W*(?:say|now)\b)(?=[^,;:(–—]*\b{_COMMITTED}\b)(?:[\s*-]|\b{_LIGHT}(?![\w']))+$")
 MAKES: Final = _pattern(r"\bmak(?:es|ing)\s+(?:(?:option|choice|answer)\s+)?$")
 MADE: Final = _pattern(r"\s*(?:the\s+)?(?:only\s+)?(?:correct|right|best)\b")
 
@@ -237,6 +246,8 @@ RIGHT: Final = _pattern(
     r"\b))",
 )
 RIGHT_OTHERWISE: Final = _pattern(
+    r"\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
+    r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
     r"\s+it is(?=\s*[.!]|$)|",
     r"\s+(?:matches|agrees with|fits|equals|corresponds to)\s+(?:this|the result|the value|the calculat\w+|the (?:correct )?answer|",
@@ -245,7 +256,9 @@ RIGHT_OTHERWISE: Final = _pattern(
 )
 RIGHT_PREFIX: Final = _pattern(r"\W*(?:(?:so|thus|hence|therefore|and|then)\W+)?(?:(?:the\s+)?(?:option|choice|answer)\s*)?")
 NO_TEXT: Final = re.compile(r"\b(?:that|which|we|option|choice|not|is|are|so|because|[B-HJ])\b")
-RIGHT_ABOUT: Final = _pattern(r"\s+", _any("in about that to_say as_far insofar only up_to except"), r"\b")
+RIGHT_ABOUT: Final = _pattern(
+    r"(?<!answer)(?<!option)(?<!choice)(?<!one)\s+", _any("in about that to_say"), r"\b|\s+", _any("as_far insofar only up_to except"), r"\b"
+)
 ONLY: Final = _pattern(r"\bonly(?:\s+(?:option|choice|answer|possibility))?\s*$")
 DOES: Final = _pattern(r"\s+(?:(?:is (?:left|correct|right|true|possible|consistent|valid))|can be|[a-z]+s)\b")
 OPEN_CLAUSE: Final = _pattern(r"\b(?:if|unless)\b|\b(?:whether|which)\b[^,]*$")
@@ -271,20 +284,22 @@ CONDITION: Final = _pattern(r"\s*,?\s*(?:only )?(?:if|unless|provided)\b")
 MODAL: Final = _pattern(r"\b(?:would|could|might|may)\b")
 REPORTED: Final = _pattern(
     r"\b(?:(?:you|one|we|some|it|many|they|people|students?|readers?) (?:might|may|could|would|often|usually)|",
-    r"(?:some|many|most|other|several|careless) \w+|"
+    r"(?:some|many|most|other|several|careless) (?:people|\w+(?<!ou)s)|"
     r"according to (?:the|my|his|her|their) (?:book|textbook|key|teacher|friend|hint|author|user|solution)|",
-    r"(?:friend|teacher|book|textbook|author|professor|colleague|he|she|they) "
+    r"(?:friend|teacher|book|textbook|author|professor|colleague|user|hint|who|he|she|they) "
     r"(?:said|says?|claim\w*|thinks?|told|writes|wrote|suggests?|lists?)|",
     _any(
         "tempt\\w* at_first first_glance naive\\w* students? people others someone mistaken\\w* wrongly incorrectly erroneous\\w* "
-        "common_(?:mistake|error) initially originally earlier previously i_(?:first|once) key_says hint user claims? claimed "
-        "suggests? supposedly never trap distractor"
+        "common_(?:mistake|error) initially originally earlier previously i_(?:first|once) key_says hint user claimed "
+        "supposedly never trap distractor"
     ),
     r")\b",
 )
 DENIED: Final = _pattern(
     r"\b(?:\w+n't|",
-    _any("not never neither nor none cannot hardly no_longer rule_out ruling_out why doubt unsure unlikely wonder unclear deny"),
+    _any("not never neither nor none cannot hardly no_longer rule_out ruling_out why doubt unsure unlikely wonder unclear deny hard_to "
+        "difficult_to no_reason"
+    ),
     r")\b[^.,;:\n]{0,25}$",
 )
 NOT_WITHOUT_BUT: Final = _pattern(r"\bnot\b(?!.*\bbut\b)|n't\b")
@@ -312,6 +327,8 @@ _NEGATED: Final = _pattern(r"\b(?:not|isn't|wasn't|can't|cannot|couldn't|doesn't
 _WITHDRAWN: Final = _pattern(
     r"\b(?:scratch that|strike that|i take (?:that|it) back|i (?:have )?made an? (?:\w+ )?(?:mistake|error|slip)|"
     r"i was (?:wrong|mistaken)|never ?mind|"
+    r"(?:on (?:second thoughts?|(?:further )?reflection)|actually|wait|hmm+|hold on)\W+(?:[^.!?\n]{0,40}\b)?(?:cannot|can't) (?:be )?"
+    r"(?:tell|determined?|decided?|known?|say)\b|"
     r"(?:disregard|ignore) (?:that|the above)|i (?:need|have) to start over|let me start over|start again|i retract|i withdraw)"
 )
 TURN_BACK: Final = _pattern(rf"\b(?:{_INTERJECTION}|but|however|instead|correction|recheck\w*|again)\b")
@@ -348,7 +365,8 @@ LINE_PREFIX: Final = _pattern(r"(?:\d+[.)] ?)?(?:(?:the )?(?:(?:final|correct) )
 LINE_REST: Final = re.compile(r"[ .)!\]✓✅✔;,]*(?:\n|$)")
 LABEL: Final = re.compile(
     r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|"
-    r"(?P<bare>[A-Za-z])(?P<mark>[.):]| [–—-](?= \w\w| \d))) \S"
+    r"(?P<bare>[A-Za-z])(?P<mark>[.):]| [–—-](?= \w\w| \d)))"
+    r" \S|(?P<short>[B-HJ])(?:, | \()(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
 )
 REFUTED: Final = _pattern(
     r"^.{0,12}?\b(?:incorrect|wrong|false|fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|\b(?:incorrect|"
@@ -358,5 +376,5 @@ AFFIRMED: Final = _pattern(r"[✓✔✅]|\b(?:correct|right|yes)\W*$")
 CROSSED: Final = _pattern(r"[✗✘❌✖]|\b(?:incorrect|wrong|no|not correct|not right)\W*$")
 BOX_LEAD: Final = _pattern(r"\s*(?:(?:the|final|correct|answer|option|choice|letter|is)\b[\s:]*)*")
 BOX_JOIN: Final = _pattern(r"[\s,;]*(?:and|or|&)?\s*")
-SENTENCE: Final = re.compile(r"(?:[.!?][ )]|[。！？])[ )]*|\n+")
-ABBREVIATED: Final = re.compile(r"(?:i\.e|e\.g|[Aa]ns)$")
+SENTENCE: Final = re.compile(r"[.!?][ )]+|\n+")
+ABBREVIATED: Final = re.compile(r"(?:i\.e|e\.g|[Aa]ns|\b(?:M[rs]|Mrs|Dr|St|vs|cf|Fig|Eq|Prof))$")
