@@ -24,12 +24,13 @@ LONGEST = 20_000  # letters from the end of an answer that are looked at
 def letter_of(answer: str, options: int = USUAL) -> str | None:
     """The letter that the text chooses among the first `options` of the alphabet; None: none, several, or it cannot be told."""
     text = _Text(plain(answer[-LONGEST:]), max(options, KNOWN))
+    events = text.events()
     stated: _Event | None = None
-    for event in text.events():
+    for event in events:
         if stated is not None and wording.NEXT_QUESTION.search(text.whole, stated.end, event.start):
             break  # a base model that goes on with questions of its own
         stated = event.after(stated, text.whole)
-    letter = "" if stated is None else stated.letters
+    letter = stated.letters if stated else "" if events else text.favoured()
     return letter if len(letter) == 1 and ALPHABET.index(letter) < options else None
 
 
@@ -195,6 +196,21 @@ class _Text:
             chain(self._labels(), self._said(), self._boxes(), self._refusals(), self._retractions()), key=lambda event: event.start
         )
 
+    def favoured(self) -> str:
+        """The letters that sentences speak well of, each without a word against it or another letter: for where nothing is stated."""
+        return "".join(sorted({choice.letters for choice in self._choices if self._is_favoured(choice)}))
+
+    def _is_favoured(self, choice: _Choice) -> bool:
+        before = self._before(choice.start)
+        stop = _STOP.search(self._words, choice.end)
+        after = self._words[choice.end : len(self._words) if stop is None else stop.start()][:240]
+        if self._asked(choice.end) or wording.AGAINST.search(f"{before} {after}") or self._others(choice, choice.end + len(after)):
+            return False
+        if choice.tail == "end" and choice.marked and wording.FAVOUR_BEFORE.search(before):
+            return True
+        named = bool(_NAMED.search(before)) or not before.strip()
+        return named and bool(wording.FAVOUR_AFTER.match(after) or wording.WHAT_IT_SAYS.search(before))
+
     # boxes
 
     def _boxes(self) -> Iterator[_Event]:
@@ -269,7 +285,7 @@ class _Text:
             return True
         if choice.tail == "text" or (choice.tail != "end" and not choice.closed and not _NAMED.search(before)):
             return False
-        if wording.NAME.fullmatch(before) and self._words.startswith(":", choice.end):  # what follows is about it
+        if wording.NAME.fullmatch(before) and wording.DISCUSSED.match(self._words, choice.end):
             return self._closes(choice, before)
         if self._real(wording.LIGHT, choice, before) or self._real(wording.COMMITTED, choice, before):
             return True
@@ -288,13 +304,16 @@ class _Text:
             return False
         if before.rstrip().endswith(":"):
             return True
-        start = self._sentence(choice.start)
-        others = [
-            other for other in self._choices if other is not choice and other.start >= start and other.marked and other.letters not in "AI"
-        ]
-        if others or wording.DENIED.search(before) or wording.REPORTED.search(before):
+        if self._others(choice, len(self._words)) or wording.DENIED.search(before) or wording.REPORTED.search(before):
             return False
         return bool(wording.APPENDED.search(before)) or (choice.closed and bool(before.strip()) and not re.search(r"\w\($", before))
+
+    def _others(self, choice: _Choice, end: int) -> bool:
+        """Whether other letters are spoken of from the sentence's beginning up to a place."""
+        start = self._sentence(choice.start)
+        return any(
+            other is not choice and start <= other.start < end and other.marked and other.letters not in "AI" for other in self._choices
+        )
 
     def _precedes(self, choice: _Choice, before: str) -> bool:
         """Whether the words after the letter make it the answer."""
@@ -371,7 +390,7 @@ class _Text:
         letters = [(found["round"] or found["square"] or found["bare"] or found["short"]).upper() for *_, found in labels]
         for number, (place, start, line, found) in enumerate(labels):
             first, last = place == 0, place == len(lines) - 1 and found["mark"] != ":"
-            listed = ((first and letters[number] == "A") or not first) and _in_list(letters, number)
+            listed = (((first and letters[number] == "A") or not first) and _in_list(letters, number)) or _goes_on(line, letters[number])
             known = letters[number] in ALPHABET[: self._known] and not self._is_one_of_several(start)
             if (
                 (first or last)
@@ -422,6 +441,11 @@ def _lines(text: str) -> list[tuple[int, str]]:
             found.append((start, line))
         start += len(line) + 1
     return found
+
+
+def _goes_on(line: str, letter: str) -> bool:
+    """Whether the next option stands on the same line."""
+    return re.search(rf"[\s,;](?:[Oo]ption |[Cc]hoice )?\(?{chr(ord(letter) + 1)}[).:] \S", line) is not None
 
 
 def _in_list(letters: list[str], number: int) -> bool:

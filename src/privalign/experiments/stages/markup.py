@@ -31,6 +31,8 @@ _TAG = re.compile(
     r"center)\b[^<>]*>",
     re.IGNORECASE,
 )
+_ROLE = re.compile(r"<\|(?:im_start|start_header_id|assistant|begin_of_text)\|>|\[/?INST\]|<s>|<start_of_turn>(?:model)?")
+_TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<end_of_turn>|<eos>)")
 _HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section
 _FACE = re.compile(r"[ \t][:;]-?[)D](?=\s|$)")
 _REPEATED = re.compile(r"([^\w.:\[\]])\1{2,}")  # so that no pattern meets a long run of marks; also blank lines
@@ -46,6 +48,7 @@ _STOPS = str.maketrans(dict.fromkeys("。।۔", ". "))
 
 def plain(text: str) -> str:
     """The text in plain words: compatibility forms (full width, circled, bold) as ordinary letters, no emphasis, no quotes."""
+    text = _TURN_END.split(_ROLE.sub(" ", text), maxsplit=1)[0]
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_STOPS).replace("\r\n", "\n").replace("\\$", "¤")
     text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(_FACE.sub("", text)))))
     text = _SPANS.sub(_formula, text)

@@ -32,7 +32,7 @@ JOIN: Final = _pattern(
 OR: Final = _pattern(r"[\s,]*n?or\b|\s*/")
 LISTED: Final = _pattern(r"\s+(?:depend\w+|", _any("are were both all and or as because since respectively"), r")\b")
 MATHS: Final = re.compile(
-    r"[A-Za-z0-9_^'({\[°%\\†*]|-[A-Za-z0-9]|\s*[=+/^<>≤≥≠∪∩⊂⊆∈×·∘⊕⊗→⇌↔|\\−⇒*]|\s-\s(?:[A-Za-z\d][.,;)\s]|$)|\.[A-Za-z](?![a-z]{2})"
+    r"[A-Za-z0-9_^'({\[°%#\\†*]|-[A-Za-z0-9]|\s*[=+/^<>≤≥≠∪∩⊂⊆∈×·∘⊕⊗→⇌↔|\\−⇒*]|\s-\s(?:[A-Za-z\d][.,;)\s]|$)|\.[A-Za-z](?![a-z]{2})"
 )
 RUNNING_SCRIPT: Final = re.compile(r"\s*[^\W\d_a-zA-Z]")  # B입니다
 CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]、]|\n|--|[–—]|\s-\s)")
@@ -50,7 +50,7 @@ ADVERB: Final = re.compile(
 REASON: Final = _pattern(
     r"\s*[,;–—]?\s+\(?",
     _any(
-        "because since as(?!_an?\\b) obviously clearly of_course i_think i_believe i_guess i_am_sure not rather_than instead_of even_though"
+        "because since as(?!_an?\\b) obviously clearly of_course i_think i_believe i_guess i_am_sure for_sure all_the_way final_answer definitely not rather_than instead_of even_though"
     ),
     r"\b(?!-)",
 )
@@ -70,7 +70,7 @@ NOUN: Final = (
     + r"|(?:one|statement)(?=\s+(?:that|which)))"
 )
 _GAP = (
-    r"(?:\s+" + _any("choices? options? letter key here below above correct") + r")?"
+    r"(?:\s+" + _any("choices? options? letter key here below above correct selected chosen") + r")?"
     r"(?:,?\s+" + _any("to for of among amongst from in based given with on out") + r"\s[^.!?:;=\n]{0,80}?)?"
     r"(?:,?\s+" + _any("that which who we i you") + r"\s[^.!?:;=\n]{0,80}?)?"
     r"(?:,\s*" + _any("then therefore thus hence so of_course in_short finally again") + r"\s*,?)?"
@@ -121,7 +121,7 @@ _SPEAKER = (
 )
 CHOSEN: Final = _pattern(
     _SPEAKER,
-    r"(?:(?:[a-z]+ly|",
+    r"(?:(?:(?!initial|original|previous|earl|mistaken|wrong)[a-z]+ly|",
     _any("would will must should can now have_to am also still then had_to to going_to inclined_to like_to want_to"),
     r")\s+){0,4}",
     _any(
@@ -142,7 +142,7 @@ THEREFORE: Final = _pattern(
     r"\s+)*$",
 )
 LEFT: Final = _pattern(
-    r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|no,|actually,?|instead,?|correction\s*:?|",
+    r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|no,|yes,|actually,?|instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
     r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
@@ -203,7 +203,7 @@ _LIGHT = _any(
     "looks? appears like indeed still just simply leaves leaving us left which gives yields by process of elimination inclined here "
     "actually"
 )
-LIGHT: Final = _pattern(rf"^(?=.*\w)(?!\W*(?:say|now)\b)(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$")
+LIGHT: Final = _pattern(rf"^(?=.*\w)(?!\W*(?:(?:say|now)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$")
 ALTERNATIVE: Final = _pattern(
     r"(?:^|[,;(–—])\W*",
     _any("or maybe perhaps possibly"),
@@ -211,6 +211,7 @@ ALTERNATIVE: Final = _pattern(
     _any("maybe perhaps possibly even else it'?s? is option choice the answer"),
     r")*\s*$",
 )
+DISCUSSED: Final = _pattern(r":|\s[–—-]\s+(?:incorrect|wrong|false|not?)\b")  # what follows a name is about the option
 NAME: Final = _pattern(r"\W*(?:the\s+)?(?:option|choice)\s+")
 _COMMITTED = _any(
     "so thus hence therefore answer option choice pick guess say think believe choose select settle stick opt must should seems looks "
@@ -236,9 +237,10 @@ RIGHT: Final = _pattern(
         "suitable and plausible"
     ),
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
-    _any("answers? options? choices? letter match fit best correct right winner description explanation representation"),
+    _any("possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"),
     r")|",
-    r"what we (?:want|need|seek|were asked|are looking for)|",
+    r"what (?:we (?:want|need|seek|were asked|are looking for)|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
+    r"(?:the )?(?:exception|odd one(?: out)?)|",
     r"(?:correct|right|best|(?:the )?most (?:accurate|appropriate|likely|plausible|suitable|reasonable))(?:\s+(?:answer|option|"
     r"choice|one)s?)?",
     r"(?=\s*(?:[.,;:!)–—\n]|$)|\s+",
@@ -249,7 +251,7 @@ RIGHT_OTHERWISE: Final = _pattern(
     r"\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
     r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
-    r"\s+it is(?=\s*[.!]|$)|",
+    r"\s+it (?:is|must be|has to be|should be)(?=\s*[.!]|$)|",
     r"\s+(?:matches|agrees with|fits|equals|corresponds to)\s+(?:this|the result|the value|the calculat\w+|the (?:correct )?answer|",
     r"our|the (?:computed|obtained|derived))\b|\s*[–—:,-]{1,2}\s*(?:this is |that is |is )?(?:the )?(?:(?:final|correct|"
     r"right) )+(?:answer|option|choice)",
@@ -266,12 +268,48 @@ PREPOSED: Final = _pattern(r"\b(?:and|or|by|that|not only|with|in)\s*$")
 NONE: Final = _pattern(r"\b", _any("none neither unknown impossible undetermined all_of not_(?:given|listed|among)"), r"\b")
 NONE_RIGHT: Final = _pattern(r"\bnone of (?:the|these|them)\b[^.!?\n]{0,40}\b(?:correct|right|match|fit|works?)")
 
+# ---- in a sentence of no such form: what speaks for an option, or against it
+
+_MINE = r"\b(?:i|we|i'm|i've|we've|my|our)\b[^.,;!?\n]{0,30}?\b"
+_CHOOSE = _any(
+    "chosen chose picked selected decided settled suspect confident_(?:in|of|about) convinced money_is sure_of landed answered concluded"
+)
+_FIT = _any("fits? match(?:es)? aligns? agrees? captures? corresponds? summari[sz]es? reflects? captured matched reflected")
+FAVOUR_BEFORE: Final = _pattern(
+    rf"(?:{_MINE}{_CHOOSE}|\b",
+    _any(
+        "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
+        "leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? in_other_words consistent given_(?:in|by) "
+        "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
+    ),
+    rf"|\b{_FIT})(?:[\s,:]+",
+    _any("us it me down is in on to at for by with under as that what only just exactly precisely best the option choice answer"),
+    r")*[\s,:]*$",
+)
+FAVOUR_AFTER: Final = _pattern(
+    rf"\s+(?:\w+ )?{_FIT}\b|\s+",
+    _any("best accurately correctly precisely exactly"),
+    r"\s+\w+s\b|\s+(?:is|seems|appears|stands|looks|remains)\s+(?:\w+\s+){0,3}(?:correct|right|true|best|strongest)\b|",
+    r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b",
+)
+WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it) is (?:\w+ )?what (?:option|choice|answer|statement) $")
+AGAINST: Final = _pattern(
+    r"n't\b|\b",
+    _any(
+        "not no nor never neither none cannot wrong incorrect false fails? eliminat\\w+ excluded? rul(?:ed?|ing)_out reject\\w* unlike "
+        "if whether unless would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally previously "
+        "earlier at_first used_to thought part at_least "
+        "students naive\\w* tempting partly partially almost but although however while than hard difficult given_that"
+    ),
+    r"\b",
+)
+
 # ---- what makes a statement none: it is supposed, reported or denied
 
 TURN: Final = _pattern(r"\b", _any("but however yet in_fact in_truth in_reality actually so therefore thus hence"), r"\b|[;:]")
 SUPPOSED: Final = _pattern(
     r"\b",
-    _any("if whether suppose supposing assume assuming unless imagine say claim pretend until"),
+    _any("if whether suppose supposing assume assuming unless imagine say claim pretend until thought used_to_think"),
     r"(?:\s+(?:that|for now))?(?:\s+(?:the|our|my))?\s*(?:\w+\s+)?$",
 )
 GUESSING: Final = _pattern(
@@ -297,7 +335,7 @@ REPORTED: Final = _pattern(
 )
 DENIED: Final = _pattern(
     r"\b(?:\w+n't|",
-    _any("not never neither nor none cannot hardly no_longer rule_out ruling_out why doubt unsure unlikely wonder unclear deny hard_to "
+    _any("not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear deny hard_to "
         "difficult_to no_reason"
     ),
     r")\b[^.,;:\n]{0,25}$",
@@ -364,13 +402,13 @@ NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\
 LINE_PREFIX: Final = _pattern(r"(?:\d+[.)] ?)?(?:(?:the )?(?:(?:final|correct) )?(?:option|choice|answer|letter)\s?[:=]?\s?)?\(?$")
 LINE_REST: Final = re.compile(r"[ .)!\]✓✅✔;,]*(?:\n|$)")
 LABEL: Final = re.compile(
-    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\)|\[(?P<square>[A-Za-z])\]|"
+    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\),?|\[(?P<square>[A-Za-z])\],?|"
     r"(?P<bare>[A-Za-z])(?P<mark>[.):]| [–—-](?= \w\w| \d)))"
     r" \S|(?P<short>[B-HJ])(?:, | \()(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
 )
 REFUTED: Final = _pattern(
-    r"^.{0,12}?\b(?:incorrect|wrong|false|fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|\b(?:incorrect|"
-    r"wrong|false|not correct)\W*$"
+    r"^\W*(?:is|was|are|has|does|doesn't|cannot|can't|fails|seems|lacks|contradicts|ignores)\b|^.{0,12}?\b(?:incorrect|wrong|false|fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|"
+    r"(?:^|[,;–—-])\W*(?:(?:this|that|it|which) )?(?:is |are )?(?:\w+ly )?(?:incorrect|wrong|false|not correct)\W*$"
 )
 AFFIRMED: Final = _pattern(r"[✓✔✅]|\b(?:correct|right|yes)\W*$")
 CROSSED: Final = _pattern(r"[✗✘❌✖]|\b(?:incorrect|wrong|no|not correct|not right)\W*$")
