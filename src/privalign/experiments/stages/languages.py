@@ -6,12 +6,13 @@ A line is translated where it has one of a language's words for the answer, an o
 from __future__ import annotations
 
 import re
+import unicodedata
 
-_CUES = ("answer", "option", "letter", "I choose", "correct answer")  # what a line must have one of, to be in the language
+_CUES = ("answer", "option", "letter", "correct", "I choose", "correct answer", "is correct")  # what a line must have one of, to be in the language
 _ALPHABETS: tuple[dict[str, str], ...] = (
     {  # German
         "answer": "antwort(?:möglichkeit)? lösung",
-        "correct": "(?:die_|der_|das_)?(?:richtig|korrekt|zutreffend)(?:e[nrs]?)?",
+        "correct": "(?:richtig|korrekt|zutreffend)(?:e[nrs]?)?",
         "is wrong": "ist_(?:falsch|unzutreffend)",
         "wrong": "falsche?",
         "is not": "ist_nicht ist_weder kann_nicht",
@@ -19,13 +20,14 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "so": "also daher somit folglich deshalb demnach",
         "I choose": "ich_(?:wähle|nehme|entscheide_mich_für|tippe_auf|würde)",
         "because": "weil da denn",
+        "the": "die der das",
         "or": "oder",
         "and": "und",
     },
     {  # French
         "answer": "réponse",
         "letter": "lettre",
-        "correct": "(?:bonne|correcte?|juste|exacte?)",
+        "correct": "(?:bonne|correcte?|juste|exacte)",
         "is not": "n'est_pas",
         "is wrong": "est_(?:fausse?|incorrecte?)",
         "is": "est serait",
@@ -34,7 +36,8 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "car puisque",
         "or": "ou",
         "and": "et",
-        "": "la le les une?",
+        "it is": "(?:il_s'agit|c'est)(?:_donc)?(?:_bien)?(?:_de)?",
+        "the": "la le les",
     },
     {  # Spanish
         "answer": "respuesta solución",
@@ -49,7 +52,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "porque ya_que pues",
         "or": "o",
         "and": "y",
-        "": "la el una?",
+        "the": "la el",
     },
     {  # Portuguese
         "answer": "resposta gabarito",
@@ -64,7 +67,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "porque pois",
         "or": "ou",
         "and": "e",
-        "": r"[ao](?=\s+(?:resposta|opção|alternativa|letra|corret|\(?(?-i:[A-Z])\b))",
+        "the": r"[ao](?=\s+(?:resposta|opção|alternativa|letra|corret|\(?(?-i:[A-Z])\b))",
     },
     {  # Italian
         "answer": "risposta soluzione",
@@ -79,7 +82,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "perché poiché",
         "or": "o",
         "and": "e",
-        "": "la il una?",
+        "the": "la il",
     },
     {  # Dutch
         "answer": "antwoord oplossing",
@@ -92,7 +95,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "omdat want",
         "or": "of",
         "and": "en",
-        "": "het",
+        "the": "het",
     },
     {  # Danish, Norwegian, Swedish
         "answer": "svar(?:et)?",
@@ -106,7 +109,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "eftersom fordi",
         "or": "eller",
         "and": "och og",
-        "": "det",
+        "the": "det",
     },
     {  # Finnish, Hungarian, Romanian, Greek
         "answer": "vastaus válasz megoldás răspuns(?:ul)? απάντηση",
@@ -117,12 +120,13 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "because": "koska mert deoarece γιατί",
         "or": "tai vagy sau ή",
         "and": "ja és και",
-        "": "az? η",
+        "the": "az? η",
     },
     {  # Polish, Czech
         "answer": "odpowied(?:ź|zią) odpověď",
         "option": "opcja možnost",
         "correct": "prawidłow[aą] poprawn[aą] właściw[aą] správná",
+        "is wrong": "nie_jest_(?:poprawn|prawidłow|właściw)[aą] není_správná",
         "not": "nie není",
         "is": "to jest je brzmi",
         "so": "więc zatem tedy proto",
@@ -138,7 +142,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "correct": "(?:правильн|верн|вірн|правил)(?:ый|ым|ая|ий|а|о|ен)",
         "is wrong": "(?:неправильн|неверн)(?:ый|ая|о|а) неверен неправилен",
         "not": "не",
-        "is": "это_— это є е",
+        "is": "это_— это є е является",
         "so": "следовательно поэтому значит итак отже тому",
         "I choose": "(?:я_)?(?:выбираю|обираю|избирам)",
         "because": "потому_что так_как поскольку бо",
@@ -191,7 +195,9 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
 )
 _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words, or whose marks are no letters to `re`
     {  # Chinese
-        "is not": "不是 不为 不選 不选 并非",
+        "": "(?<=[A-J)])\\s?(?:选项|選項|项|項)",
+        "not": "(?:不能?|不应该?|不可)[选選]",
+        "is not": "不是 不为 并非",
         "is wrong": "(?:是|為|为)?(?:错误的?|錯誤的?|不正确的?|不正確的?|不对|不對|错的?)",
         "correct answer": "正确(?:答案|选项|的是) 正確(?:答案|選項|的是) 最佳(?:答案|选项) 最终答案",
         "option": "选项 選項",
@@ -207,7 +213,7 @@ _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words
     {  # Japanese
         "is wrong": "では?(?:ありません|ない|なく) じゃない (?:が|は)(?:間違い|誤り|不正解)(?:です)?",
         "is correct": "[がはも](?:正解|正しい|正答)(?:です|である)?",
-        "correct answer": "正解 正答 正しい(?:答え|選択肢)",
+        "correct answer": "正解 正答 正しい(?:答え|選択肢) 最も適切なのは",
         "answer": "答え 解答 回答",
         "option": "選択肢",
         "so": "したがって よって 従って だから",
@@ -229,7 +235,7 @@ _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words
     },
     {  # Hindi, Bengali
         "is wrong": "(?:नहीं|गलत)_?(?:है)? নয়",
-        "answer": "उत्तर जवाब উত্তর",
+        "answer": "उत्तर जवाब উত্তরঃ? ",
         "option": "विकल्प",
         "correct": "सही সঠিক",
         "or": "या",
@@ -238,7 +244,7 @@ _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words
     },
     {  # Thai
         "is not": "ไม่ใช่",
-        "answer": "คำตอบ",
+        "answer": "คำตอบ ตอบ",
         "option": "ตัวเลือก ข้อ",
         "correct": "ที่ถูกต้อง ถูกต้อง",
         "is": "คือ เป็น",
@@ -259,16 +265,16 @@ class _Language:
         self._cue = re.compile(bounds % "|".join(cues), re.IGNORECASE)
         self._words = re.compile(bounds % "|".join(f"({group})" for group in groups), re.IGNORECASE)
 
-    def words_in(self, line: str) -> int:
-        """How many words of the language a line has; 0 where none of them tells the language."""
-        return len(self._words.findall(line)) if self._cue.search(line) else 0
+    def share(self, line: str) -> int:
+        """How many letters of a line are in words of the language; 0 where none of the words tells it."""
+        return sum(len(word.group()) for word in self._words.finditer(line)) if self._cue.search(line) else 0
 
     def translated(self, line: str) -> str:
         return re.sub(" +", " ", self._words.sub(lambda word: f" {self._english[(word.lastindex or 1) - 1]} ", line)).strip()
 
 
 def _any(forms: str) -> str:
-    return "|".join(form.replace("_", " ") for form in forms.split())
+    return "|".join(form.replace("_", " ") for form in unicodedata.normalize("NFKC", forms).split())
 
 
 _WORD, _ANYWHERE = r"(?:(?<![^\W\d_])|(?='))(?:%s)(?![^\W\d_])", "(?:%s)"
@@ -281,5 +287,5 @@ def in_english(text: str) -> str:
 
 
 def _line(line: str) -> str:
-    number, best = max((language.words_in(line), -place) for place, language in enumerate(_LANGUAGES))
-    return _LANGUAGES[-best].translated(line) if number else line
+    share, best = max((language.share(line), -place) for place, language in enumerate(_LANGUAGES))
+    return _LANGUAGES[-best].translated(line) if share else line

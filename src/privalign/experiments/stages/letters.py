@@ -281,6 +281,8 @@ class _Text:
     def _is_concluded(self, choice: _Choice, before: str) -> bool:
         if choice.tail == "end" and (self._real(wording.ADJACENT, choice, before) or wording.REASONED.search(before)):
             return True
+        if self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
+            return True
         if choice.tail == "text" and before.rstrip().endswith(":") and self._real(wording.THEREFORE, choice, before.rstrip(": ")):
             return True
         if choice.tail == "text" or (choice.tail != "end" and not choice.closed and not _NAMED.search(before)):
@@ -298,13 +300,14 @@ class _Text:
 
     def _closes(self, choice: _Choice, before: str) -> bool:
         """Whether it stands, labelled or in brackets, at the end of the last sentence, which speaks of no other."""
-        if re.search(r"\w", self._words[choice.end : choice.end + 200]) or len(choice.letters) > 1:
+        contrasted = wording.CONTRAST.match(self._words, choice.end)
+        if len(choice.letters) > 1 or (not contrasted and re.search(r"\w", self._words[choice.end : choice.end + 200])):
             return False
         if wording.LABELLED_THING.search(before) or wording.MENTIONED.search(before):
             return False
         if before.rstrip().endswith(":"):
             return True
-        if self._others(choice, len(self._words)) or wording.DENIED.search(before) or wording.REPORTED.search(before):
+        if self._others(choice, choice.end) or wording.DENIED.search(before) or wording.REPORTED.search(before):
             return False
         return bool(wording.APPENDED.search(before)) or (choice.closed and bool(before.strip()) and not re.search(r"\w\($", before))
 
@@ -400,8 +403,9 @@ class _Text:
                 and not self._asked(start + 2)
             ):
                 yield _Event(start, start + 1, letters[number], "statement" if first else "label")
-        crossed = [wording.CROSSED.search(line) is not None for _, _, line, _ in labels]
-        ticked = [number for number, (_, _, line, _) in enumerate(labels) if not crossed[number] and wording.AFFIRMED.search(line)]
+        verdicts = [line[found.end() - 1 :] for _, _, line, found in labels]
+        crossed = [wording.CROSSED.search(verdict) is not None for verdict in verdicts]
+        ticked = [number for number, verdict in enumerate(verdicts) if not crossed[number] and wording.AFFIRMED.search(verdict)]
         if len(ticked) == 1 and sum(crossed) > 1:
             yield _Event(labels[-1][1], labels[-1][1], letters[ticked[0]], "label")
 

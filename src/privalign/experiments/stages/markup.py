@@ -69,7 +69,7 @@ def _boxes(text: str) -> str:
     pieces, place = [], 0
     while match := _BOX.search(text, place):
         end, content = _braced(text, match.end())
-        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content)), CLOSE]
+        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content).replace("\\{", "").replace("\\}", "").strip("{} ")), CLOSE]
         place = end
     return "".join([*pieces, text[place:]])
 
@@ -101,7 +101,6 @@ def _formula(span: re.Match[str]) -> str:
 
 def _label_or_words(content: str) -> str:
     """An option's letter and its text, which may be a formula; other content as it is."""
-    content = content.replace("\\{", "{").replace("\\}", "}").strip("{} ")
     more = _LETTER_AND_MORE.match(content)
     return f"{more[1]} {FORMULA}" if more else content
 

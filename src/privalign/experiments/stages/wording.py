@@ -110,6 +110,7 @@ VALUE: Final = _pattern(
     r"(?P<value>(?:[^.!?\n]|\.\d){1,80}?)[\s,(]*",
     r"(?P<noun>(?:answer choice|option|choice|answer)\s+)?$",
 )
+BEST: Final = _pattern(r"\b", _any("correct right best appropriate likely plausible accurate suitable"), rf"(?:\s+[\w-]+){{1,5}}{_BE}\s*$")
 NO_VALUE: Final = _pattern(r"\b(?:not|than|since|because|as)\b")
 
 # ---- before the letter: I choose …, therefore …, it is …, which matches option …
@@ -142,7 +143,8 @@ THEREFORE: Final = _pattern(
     r"\s+)*$",
 )
 LEFT: Final = _pattern(
-    r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|no,|yes,|actually,?|instead,?|correction\s*:?|",
+    r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
+    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|no,|yes,|actually,?|instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
     r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
@@ -177,6 +179,7 @@ MATCHES: Final = _pattern(
     r"\s+)?$",
 )
 APPENDED: Final = _pattern(r"[,(:–—-]\s*(?:(?:so|thus|hence) )?(?:the )?(?:answer|answer choice|option|choice)\s+$")
+CONTRAST: Final = _pattern(r"\)?,?\s+", _any("not rather_than instead_of unlike as_opposed_to"), r"\b[^.!?\n]*\W*$")
 MENTIONED: Final = _pattern(
     r"\b",
     _any("consider check try test examine compare look(?:ing)?_at evaluate analy[sz]e see regarding avoid about"),
@@ -224,7 +227,7 @@ MADE: Final = _pattern(r"\s*(?:the\s+)?(?:only\s+)?(?:correct|right|best)\b")
 # ---- after the letter: … is correct
 
 RIGHT: Final = _pattern(
-    r"(?P<text>\s*(?:[,:.(–—-]|(?<=\)))[^.!?;\n]{0,70}?)?[\s,)]{0,3}\b",
+    r"(?P<text>\s*(?:[,:.(–—-]|(?<=\)))(?:[^.!?;\n]|\.\d){0,70}?)?[\s,)]{0,3}\b",
     _any("is are was must_be should_be has_to_be seems appears looks remains stands_as would_be"),
     r"\s+(?:",
     _any(
@@ -233,7 +236,7 @@ RIGHT: Final = _pattern(
     ),
     r"\s+)*(?:(?:the|our|my)\s+(?:",
     _any(
-        "only single one best most correct right final true valid possible remaining viable sensible likely accurate appropriate "
+        "only single one best better most correct right final true valid possible remaining viable sensible likely accurate appropriate "
         "suitable and plausible"
     ),
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
@@ -248,7 +251,7 @@ RIGHT: Final = _pattern(
     r"\b))",
 )
 RIGHT_OTHERWISE: Final = _pattern(
-    r"\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
+    r"\s+correct(?=\s*(?:[.,;!]|$))|\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
     r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
     r"\s+it (?:is|must be|has to be|should be)(?=\s*[.!]|$)|",
@@ -410,8 +413,10 @@ REFUTED: Final = _pattern(
     r"^\W*(?:is|was|are|has|does|doesn't|cannot|can't|fails|seems|lacks|contradicts|ignores)\b|^.{0,12}?\b(?:incorrect|wrong|false|fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|"
     r"(?:^|[,;–—-])\W*(?:(?:this|that|it|which) )?(?:is |are )?(?:\w+ly )?(?:incorrect|wrong|false|not correct)\W*$"
 )
-AFFIRMED: Final = _pattern(r"[✓✔✅]|\b(?:correct|right|yes)\W*$")
-CROSSED: Final = _pattern(r"[✗✘❌✖]|\b(?:incorrect|wrong|no|not correct|not right)\W*$")
+_VERDICT_AT = (r"^\W*(?:(?:this|that|it)(?: \w+)? (?:is|was|looks) )?(?:", r")\b|\b(?:", r")\W*$")
+_YES, _NO = _any("correct right yes true"), _any("incorrect wrong false no not_correct not_right not_true")
+AFFIRMED: Final = _pattern(r"[✓✔✅]|", _YES.join(_VERDICT_AT[:2]), _YES, _VERDICT_AT[2])
+CROSSED: Final = _pattern(r"[✗✘❌✖]|", _NO.join(_VERDICT_AT[:2]), _NO, _VERDICT_AT[2])
 BOX_LEAD: Final = _pattern(r"\s*(?:(?:the|final|correct|answer|option|choice|letter|is)\b[\s:]*)*")
 BOX_JOIN: Final = _pattern(r"[\s,;]*(?:and|or|&)?\s*")
 SENTENCE: Final = re.compile(r"[.!?][ )]+|\n+")
