@@ -27,7 +27,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
     {  # French
         "answer": "réponse",
         "letter": "lettre",
-        "correct": "(?:bonne|correcte?|juste|exacte)",
+        "correct": "(?:bonne|correcte|juste|exacte)",
         "is not": "n'est_pas",
         "is wrong": "est_(?:fausse?|incorrecte?)",
         "is": "est serait",

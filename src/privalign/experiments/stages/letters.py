@@ -259,6 +259,7 @@ class _Text:
             return choice.settled and wording.HEADING.search(self._words[max(0, choice.start - 80) : choice.start]) is not None
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"
+        word = word and not wording.DENIED_AFTER.match(self._words, choice.end)
         return choice.settled or word or (colon and choice.tail == "cut")
 
     def _is_chosen(self, choice: _Choice, before: str) -> bool:

@@ -25,6 +25,7 @@ _ARROW = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore)\b")
 _SPANS = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|\$(?=\S)((?:[^$\n]{0,300}?\S)??)\$(?!\d)", re.DOTALL)
 _PROSE = re.compile(r"(?<![\\{\w])[a-z]{2,} [a-z]{2,}")
 _ONE_LETTER = re.compile(r"\s*(\(\s*[A-Za-z]\s*\)|\[\s*[A-Za-z]\s*\]|[A-Za-z][.)]?)\s*")
+_WORDS = re.compile(r"\s*(?:⇒|[A-Za-z]{3,}[ :])[A-Za-z :.,()]*")
 _LETTER_AND_MORE = re.compile(r"\s*(\([A-Z]\)|[A-Z][.:)])(?=\s)")
 _TAG = re.compile(
     r"</?(?:b|strong|i|em|u|p|br|span|code|div|li|ul|ol|h[1-6]|think|thinking|reasoning|explanation|mark|"
@@ -33,6 +34,8 @@ _TAG = re.compile(
 )
 _ROLE = re.compile(r"<\|(?:im_start|start_header_id|assistant|begin_of_text)\|>|\[/?INST\]|<s>|<start_of_turn>(?:model)?")
 _TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<end_of_turn>|<eos>)")
+_IN_ANGLES = re.compile(r"<{1,3} ?([A-Z]) ?>{1,3}")  # unless it is HTML
+_IN_BRACES = re.compile(r"(^|[\s:])\{ ?([A-Za-z]) ?\}(?=[\s.]|$)")
 _HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section
 _FACE = re.compile(r"[ \t][:;]-?[)D](?=\s|$)")
 _REPEATED = re.compile(r"([^\w.:\[\]])\1{2,}")  # so that no pattern meets a long run of marks; also blank lines
@@ -43,6 +46,7 @@ _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for pla
     for code in span
     if chr(code) not in "✓✔✅✗✘❌✖➔➜"
 }
+_BRACKETS = str.maketrans("【】〔〕", "[][]")
 _STOPS = str.maketrans(dict.fromkeys("。।۔", ". "))
 
 
@@ -93,9 +97,11 @@ def _formula(span: re.Match[str]) -> str:
         return "".join(re.findall(f"{OPEN}[^{CLOSE}]*{CLOSE}", content))
     if _PROSE.search(content) and span.group(4):  # two amounts of dollars
         return span.group()
-    content = _SPACE.sub(" ", content)
+    content = _ARROW.sub("⇒", _SPACE.sub(" ", content))
     if one := _ONE_LETTER.fullmatch(content):
         return one[1]
+    if _WORDS.fullmatch(content):
+        return content
     return label if (label := _label_or_words(content)) != content else FORMULA
 
 
@@ -106,10 +112,12 @@ def _label_or_words(content: str) -> str:
 
 
 def _without_marks(text: str) -> str:
+    text = _IN_ANGLES.sub(lambda angles: angles.group() if f"</{angles[1]}>" in text else f"({angles[1]})", text)
+    text = _IN_BRACES.sub(r"\1(\2)", text)
     text = _HEADING.sub(r"\1:\n", _TAG.sub("", text))
     text = re.sub(r"\*\*|```\w*|`|(?<![A-Za-z0-9])__|__(?![A-Za-z0-9])", "", text)
     text = re.sub(r"(?<![\w*])([*_])([^\s*_](?:[^*_\n]*[^\s*_])?)\1(?![\w*])", r"\2", text)
-    text = re.sub(r"[\"“”„«»「」『』《》〈〉‹›]", "", text).replace("【", "[").replace("】", "]").replace("’", "'").replace("‘", "'")
+    text = re.sub(r"[\"“”„«»「」『』《》〈〉‹›]", "", text).translate(_BRACKETS).replace("’", "'").replace("‘", "'")
     text = re.sub(r"(?<!\w)'([^'\n]{1,60})'(?!\w)", r"\1", text)
     text = re.sub(r"[\u2010\u2011]", "-", text)
     text = _REPEATED.sub(r"\1\1", re.sub(r"[^\S\n]+", " ", text))

@@ -110,7 +110,7 @@ VALUE: Final = _pattern(
     r"(?P<value>(?:[^.!?\n]|\.\d){1,80}?)[\s,(]*",
     r"(?P<noun>(?:answer choice|option|choice|answer)\s+)?$",
 )
-BEST: Final = _pattern(r"\b", _any("correct right best appropriate likely plausible accurate suitable"), rf"(?:\s+[\w-]+){{1,5}}{_BE}\s*$")
+BEST: Final = _pattern(r"\b", _any("correct right best appropriate likely plausible accurate suitable"), rf"(?:\s+[\w-]+){{0,5}}{_BE}\s*$")
 NO_VALUE: Final = _pattern(r"\b(?:not|than|since|because|as)\b")
 
 # ---- before the letter: I choose …, therefore …, it is …, which matches option …
@@ -136,7 +136,7 @@ CHOSEN: Final = _pattern(
 THEREFORE: Final = _pattern(
     r"(?:(?:^|[\s,;:.(–—])",
     _any(
-        "so thus therefore hence consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴"
+        "so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴"
     ),
     r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
     _any("the option choice answer it'?s? is must be letter"),
@@ -153,7 +153,7 @@ LEFT: Final = _pattern(
     r"\s+)*$",
 )
 PRONOUN: Final = _pattern(
-    r"\b(?P<it>it|that|this|which)(?P<be>'s| is,?|, then, is|\s+",
+    r"\b(?P<it>it|that|this|which)(?P<be>'s|'d be| is,?|, then, is|\s+",
     _any("must_be should_be has_to_be was would_be can_only_be could_be might_be may_be"),
     r")(?:[\s,:]|\b",
     _any("therefore thus then clearly indeed actually most_likely probably definitely only just the answer correct letter"),
@@ -198,7 +198,7 @@ LABELLED_THING: Final = _pattern(  # "see figure (B)"
 
 # a sentence of nothing but such words, or a clause of them with one of the second list, says no more than the letter: "so I would say B"
 _LIGHT = _any(
-    "so thus hence therefore then ok okay well and now finally in conclusion short summary all overall ultimately on second thoughts? "
+    "so thus hence therefore ergo then ok okay well and now finally in conclusion short summary all overall ultimately on second thoughts? "
     "upon further reflection closer look after checking everything probably likely most maybe perhaps possibly presumably definitely "
     "certainly clearly obviously surely undoubtedly evidently it it's is that that's this must should would will be has_to have_to i "
     "we i'd i'll i'm we'll we're am are my our the final answer option choice letter pick guess selection vote best correct right only "
@@ -266,7 +266,7 @@ RIGHT_ABOUT: Final = _pattern(
 )
 ONLY: Final = _pattern(r"\bonly(?:\s+(?:option|choice|answer|possibility))?\s*$")
 DOES: Final = _pattern(r"\s+(?:(?:is (?:left|correct|right|true|possible|consistent|valid))|can be|[a-z]+s)\b")
-OPEN_CLAUSE: Final = _pattern(r"\b(?:if|unless)\b|\b(?:whether|which)\b[^,]*$")
+OPEN_CLAUSE: Final = _pattern(r"\b(?:if|unless)\b|\b(?:whether|which(?!\s+(?:makes|means|leaves)))\b[^,]*$")
 PREPOSED: Final = _pattern(r"\b(?:and|or|by|that|not only|with|in)\s*$")
 NONE: Final = _pattern(r"\b", _any("none neither unknown impossible undetermined all_of not_(?:given|listed|among)"), r"\b")
 NONE_RIGHT: Final = _pattern(r"\bnone of (?:the|these|them)\b[^.!?\n]{0,40}\b(?:correct|right|match|fit|works?)")
@@ -399,6 +399,8 @@ def retractions(text: str) -> Iterator[Retraction]:
 
 
 NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\d*\s*[:.)]", re.IGNORECASE | re.MULTILINE)
+
+DENIED_AFTER: Final = _pattern(r"\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
 
 # ---- lines
 
