@@ -8,7 +8,15 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_CUES = ("answer", "option", "letter", "correct", "I choose", "correct answer", "is correct")  # what a line must have one of, to be in the language
+_CUES = (
+    "answer",
+    "option",
+    "letter",
+    "correct",
+    "I choose",
+    "correct answer",
+    "is correct",
+)  # what a line must have one of, to be in the language
 _ALPHABETS: tuple[dict[str, str], ...] = (
     {  # German
         "answer": "antwort(?:möglichkeit)? lösung",

@@ -73,7 +73,12 @@ def _boxes(text: str) -> str:
     pieces, place = [], 0
     while match := _BOX.search(text, place):
         end, content = _braced(text, match.end())
-        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content).replace("\\{", "").replace("\\}", "").strip("{} ")), CLOSE]
+        pieces += [
+            text[place : match.start()],
+            OPEN,
+            _label_or_words(_BOX.sub("", content).replace("\\{", "").replace("\\}", "").strip("{} ")),
+            CLOSE,
+        ]
         place = end
     return "".join([*pieces, text[place:]])
 

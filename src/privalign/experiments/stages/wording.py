@@ -135,9 +135,7 @@ CHOSEN: Final = _pattern(
 )
 THEREFORE: Final = _pattern(
     r"(?:(?:^|[\s,;:.(–—])",
-    _any(
-        "so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴"
-    ),
+    _any("so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴"),
     r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
     _any("the option choice answer it'?s? is must be letter"),
     r"\s+)*$",
@@ -206,7 +204,9 @@ _LIGHT = _any(
     "looks? appears like indeed still just simply leaves leaving us left which gives yields by process of elimination inclined here "
     "actually"
 )
-LIGHT: Final = _pattern(rf"^(?=.*\w)(?!\W*(?:(?:say|now)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$")
+LIGHT: Final = _pattern(
+    rf"^(?=.*\w)(?!\W*(?:(?:say|now)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$"
+)
 ALTERNATIVE: Final = _pattern(
     r"(?:^|[,;(–—])\W*",
     _any("or maybe perhaps possibly"),
@@ -240,7 +240,9 @@ RIGHT: Final = _pattern(
         "suitable and plausible"
     ),
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
-    _any("possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"),
+    _any(
+        "possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"
+    ),
     r")|",
     r"what (?:we (?:want|need|seek|were asked|are looking for)|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
     r"(?:the )?(?:exception|odd one(?: out)?)|",
@@ -262,7 +264,11 @@ RIGHT_OTHERWISE: Final = _pattern(
 RIGHT_PREFIX: Final = _pattern(r"\W*(?:(?:so|thus|hence|therefore|and|then)\W+)?(?:(?:the\s+)?(?:option|choice|answer)\s*)?")
 NO_TEXT: Final = re.compile(r"\b(?:that|which|we|option|choice|not|is|are|so|because|[B-HJ])\b")
 RIGHT_ABOUT: Final = _pattern(
-    r"(?<!answer)(?<!option)(?<!choice)(?<!one)\s+", _any("in about that to_say"), r"\b|\s+", _any("as_far insofar only up_to except"), r"\b"
+    r"(?<!answer)(?<!option)(?<!choice)(?<!one)\s+",
+    _any("in about that to_say"),
+    r"\b|\s+",
+    _any("as_far insofar only up_to except"),
+    r"\b",
 )
 ONLY: Final = _pattern(r"\bonly(?:\s+(?:option|choice|answer|possibility))?\s*$")
 DOES: Final = _pattern(r"\s+(?:(?:is (?:left|correct|right|true|possible|consistent|valid))|can be|[a-z]+s)\b")
@@ -338,7 +344,8 @@ REPORTED: Final = _pattern(
 )
 DENIED: Final = _pattern(
     r"\b(?:\w+n't|",
-    _any("not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear deny hard_to "
+    _any(
+        "not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear deny hard_to "
         "difficult_to no_reason"
     ),
     r")\b[^.,;:\n]{0,25}$",
@@ -361,7 +368,7 @@ _SUBJECT: Final = _pattern(  # of a verdict
     r"(?P<be>'s| is| was| were| seems| looks| can't be| cannot be| isn't| is not| wasn't| couldn't be| doesn't (?:seem|look))",
     r"(?: (?:clearly|obviously|also|actually|just|plainly|simply))?[^.!?,;\n]{0,12}$",
 )
-_CLAUSE_START: Final = re.compile(r"(?:^|[.!?…:;,–—\n-])\s*$")
+_CLAUSE_START: Final = _pattern(r"(?:^|[.!?…:;,–—\n-])\s*(?:(?:but|however|yet|and|so)[\s,]+)?$")
 _INTERJECTION = _any("wait oops no hmm+ hm actually hold_on sorry oh ah ugh uh")
 _INTERJECTED: Final = _pattern(rf"\b{_INTERJECTION}\b[\s,.!…–—(-]{{1,5}}(?:{_any('but well no however i_think')}[\s,]{{1,3}})?$")
 _NEGATED: Final = _pattern(r"\b(?:not|isn't|wasn't|can't|cannot|couldn't|doesn't)\b")
