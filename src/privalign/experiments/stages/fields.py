@@ -7,7 +7,7 @@ import re
 
 _ANSWER = (
     r"(?:(?:the|my|your|final|correct|right|best|chosen|selected|predicted|model|output)[ _-]?)*"
-    r"(?:answers?|ans|option|choice|selection|selected|prediction|predicted|letter|solution|verdict|label|result|response|output|pick)"
+    r"(?:answers?|ans|option|choice|selection|selected|prediction|predicted|letter|solution|verdict|final|conclusion|label|result|response|output|pick)"
     r"(?:[ _-]?(?:letters?|choice|option|key|label|id|text))?"
 )
 _IS_ANSWER = re.compile(_ANSWER, re.IGNORECASE)

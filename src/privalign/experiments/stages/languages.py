@@ -8,15 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_CUES = (
-    "answer",
-    "option",
-    "letter",
-    "correct",
-    "I choose",
-    "correct answer",
-    "is correct",
-)  # what a line must have one of, to be in the language
+_TELLING = re.compile("answer|option|letter|correct|choose")  # the meanings that a line must have one of, to be in a language
 _ALPHABETS: tuple[dict[str, str], ...] = (
     {  # German
         "answer": "antwort(?:möglichkeit)? lösung",
@@ -158,7 +150,7 @@ _ALPHABETS: tuple[dict[str, str], ...] = (
         "and": "и і",
     },
     {  # Turkish
-        "answer": "cevab?p?(?:ı|ımız|ım)? yanıt(?:ı)?",
+        "answer:": "cevab?p?(?:ı|ımız|ım)? yanıt(?:ı)?",
         "option": "seçenek şık",
         "correct": "doğru",
         "is wrong": "değil(?:dir)? yanlış(?:tır)?",
@@ -243,7 +235,7 @@ _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words
     },
     {  # Hindi, Bengali
         "is wrong": "(?:नहीं|गलत)_?(?:है)? নয়",
-        "answer": "उत्तर जवाब উত্তরঃ? ",
+        "answer:": "उत्तर जवाब উত্তরঃ? ",
         "option": "विकल्प",
         "correct": "सही সঠিক",
         "or": "या",
@@ -269,7 +261,7 @@ class _Language:
     def __init__(self, words: dict[str, str], bounds: str) -> None:
         self._english = list(words)
         groups = [_any(forms) for forms in words.values()]
-        cues = [group for english, group in zip(words, groups, strict=True) if english in _CUES]
+        cues = [group for english, group in zip(words, groups, strict=True) if _TELLING.search(english)]
         self._cue = re.compile(bounds % "|".join(cues), re.IGNORECASE)
         self._words = re.compile(bounds % "|".join(f"({group})" for group in groups), re.IGNORECASE)
 

@@ -159,7 +159,8 @@ def _joined(text: str, last: _Choice, choice: _Choice) -> bool:
         return choice.tail == "end"
     if not wording.JOIN.fullmatch(text, last.end, choice.start):
         return False
-    return bool(wording.OR.match(text, last.end)) or (
+    of_several = wording.OF_SEVERAL.search(text, max(0, last.start - 20), last.start) and wording.AND.match(text, last.end)
+    return bool(wording.OR.match(text, last.end) or of_several) or (
         choice.capital and (choice.tail == "end" or wording.LISTED.match(text, choice.end) is not None)
     )
 
@@ -201,15 +202,17 @@ class _Text:
         return "".join(sorted({choice.letters for choice in self._choices if self._is_favoured(choice)}))
 
     def _is_favoured(self, choice: _Choice) -> bool:
-        before = self._before(choice.start)
-        stop = _STOP.search(self._words, choice.end)
-        after = self._words[choice.end : len(self._words) if stop is None else stop.start()][:240]
-        if self._asked(choice.end) or wording.AGAINST.search(f"{before} {after}") or self._others(choice, choice.end + len(after)):
+        before, after = self._before(choice.start), self._after(choice.end)
+        if self._asked(choice.end) or self._others(choice, choice.end + len(after)):
             return False
-        if choice.tail == "end" and choice.marked and wording.FAVOUR_BEFORE.search(before):
+        if wording.AGAINST.search(f"{before} {after}") or wording.IN_CASE.search(before) or wording.CASE.search(after):
+            return False
+        if choice.tail == "end" and (choice.marked and wording.FAVOUR_BEFORE.search(before) or wording.FOUND_IN.search(before)):
             return True
-        named = bool(_NAMED.search(before)) or not before.strip()
-        return named and bool(wording.FAVOUR_AFTER.match(after) or wording.WHAT_IT_SAYS.search(before))
+        if wording.ONLY_THIS.search(before) and wording.VERB.match(after):
+            return True
+        named = choice.closed or _NAMED.search(before) or not before.strip()
+        return bool(named and (wording.FAVOUR_AFTER.match(after) or wording.WHAT_IT_SAYS.search(before)))
 
     # boxes
 
@@ -257,6 +260,8 @@ class _Text:
         found = self._real(wording.STATED, choice, before) or self._real(wording.CORRECT, choice, before)
         if not found:
             return choice.settled and wording.HEADING.search(self._words[max(0, choice.start - 80) : choice.start]) is not None
+        if wording.HEDGED.search(found) and len(choice.letters) == 1:
+            return False
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"
         word = word and not wording.DENIED_AFTER.match(self._words, choice.end)
@@ -371,7 +376,7 @@ class _Text:
         if not choice.capital and re.search(r"\w", self._words[:start] + self._words[end:]):
             return False
         above, below = self._words[:start].split("\n")[-2:-1], self._words[end + 1 :].split("\n", 1)[:1]
-        return not any(_LONE.fullmatch(line) for line in above + below)
+        return not any(_LONE.fullmatch(line) and choice.letters not in line.upper() for line in above + below)
 
     def _opens(self, choice: _Choice) -> bool:
         """Whether the text begins with the letter and its reason."""
@@ -424,6 +429,11 @@ class _Text:
     def _before(self, place: int) -> str:
         """What the sentence says before a place."""
         return self._words[max(self._sentence(place), place - 240) : place]
+
+    def _after(self, place: int) -> str:
+        """What the sentence says from a place on."""
+        stop = _STOP.search(self._words, place, place + 240)
+        return self._words[place : place + 240 if stop is None else stop.start()]
 
     def _sentence(self, place: int) -> int:
         return self._starts[bisect_right(self._starts, place) - 1]

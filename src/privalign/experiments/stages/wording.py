@@ -29,6 +29,8 @@ JOIN: Final = _pattern(
     _any("option choice answer"),
     r"\s+)?",
 )
+OF_SEVERAL: Final = _pattern(r"\b(?:one of|both|either|neither|between)\W*$")
+AND: Final = _pattern(r"\s*,?\s*and\b")
 OR: Final = _pattern(r"[\s,]*n?or\b|\s*/")
 LISTED: Final = _pattern(r"\s+(?:depend\w+|", _any("are were both all and or as because since respectively"), r")\b")
 MATHS: Final = re.compile(
@@ -126,7 +128,7 @@ CHOSEN: Final = _pattern(
     _any("would will must should can now have_to am also still then had_to to going_to inclined_to like_to want_to"),
     r")\s+){0,4}",
     _any(
-        "choose chose choosing pick(?:ed|ing)? select(?:ed|ing)? go(?:ing)?_(?:for|with) opt(?:ing)?_for say vote_for mark answer "
+        "(?<=(?:'ll|ill)\\s)take (?<='d\\s)take (?<=would\\s)take prefer choose chose choosing pick(?:ed|ing)? select(?:ed|ing)? go(?:ing)?_(?:for|with) opt(?:ing)?_for say vote_for mark answer "
         "settle_(?:on|for) conclude guess think believe bet_on lean(?:ing)?_towards? stick(?:ing)?_with stay(?:ing)?_with circle tick"
     ),
     r"(?:\s+that)?(?:\s+it(?:'s|\s+is|\s+must be|\s+should be))?(?:\s*[:,]|\s+",
@@ -143,7 +145,7 @@ THEREFORE: Final = _pattern(
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
     r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|no,|yes,|actually,?|instead,?|correction\s*:?|",
-    _any("left_with remains? or_rather i_meant? make_that rather in_favou?r_of"),
+    _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
     r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
     r"\s*(?:",
@@ -176,7 +178,7 @@ MATCHES: Final = _pattern(
     _any("option answer_choice choice answer letter alternative"),
     r"\s+)?$",
 )
-APPENDED: Final = _pattern(r"[,(:–—-]\s*(?:(?:so|thus|hence) )?(?:the )?(?:answer|answer choice|option|choice)\s+$")
+APPENDED: Final = _pattern(r"[,([:–—-]\s*(?:(?:so|thus|hence) )?(?:the )?(?:answer|answer choice|option|choice)\s+$")
 CONTRAST: Final = _pattern(r"\)?,?\s+", _any("not rather_than instead_of unlike as_opposed_to"), r"\b[^.!?\n]*\W*$")
 MENTIONED: Final = _pattern(
     r"\b",
@@ -205,7 +207,7 @@ _LIGHT = _any(
     "actually"
 )
 LIGHT: Final = _pattern(
-    rf"^(?=.*\w)(?!\W*(?:(?:say|now)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$"
+    rf"^(?=.*\w)(?!\W*(?:(?:say|now|checking)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$"
 )
 ALTERNATIVE: Final = _pattern(
     r"(?:^|[,;(–—])\W*",
@@ -222,7 +224,7 @@ _COMMITTED = _any(
 )
 COMMITTED: Final = _pattern(rf"(?:^|[,;:(–—])(?!\W*(?:say|now)\b)(?=[^,;:(–—]*\b{_COMMITTED}\b)(?:[\s*-]|\b{_LIGHT}(?![\w']))+$")
 MAKES: Final = _pattern(r"\bmak(?:es|ing)\s+(?:(?:option|choice|answer)\s+)?$")
-MADE: Final = _pattern(r"\s*(?:the\s+)?(?:only\s+)?(?:correct|right|best)\b")
+MADE: Final = _pattern(r"\s*(?:(?:the|our|my)\s+)?(?:only\s+)?(?:correct|right|best|answer|choice)\b")
 
 # ---- after the letter: … is correct
 
@@ -257,6 +259,8 @@ RIGHT_OTHERWISE: Final = _pattern(
     r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
     r"\s+it (?:is|must be|has to be|should be)(?=\s*[.!]|$)|",
+    r"\s+(?:gives|lists|states|says|shows|has|contains|describes|matches|agrees with)\s+(?:(?:exactly|precisely)\s+)?(?:this|it|what we|"
+    r"exactly|these|our)\b|\s+is it(?=\s*[.!]|$)|",
     r"\s+(?:matches|agrees with|fits|equals|corresponds to)\s+(?:this|the result|the value|the calculat\w+|the (?:correct )?answer|",
     r"our|the (?:computed|obtained|derived))\b|\s*[–—:,-]{1,2}\s*(?:this is |that is |is )?(?:the )?(?:(?:final|correct|"
     r"right) )+(?:answer|option|choice)",
@@ -273,7 +277,7 @@ RIGHT_ABOUT: Final = _pattern(
 ONLY: Final = _pattern(r"\bonly(?:\s+(?:option|choice|answer|possibility))?\s*$")
 DOES: Final = _pattern(r"\s+(?:(?:is (?:left|correct|right|true|possible|consistent|valid))|can be|[a-z]+s)\b")
 OPEN_CLAUSE: Final = _pattern(r"\b(?:if|unless)\b|\b(?:whether|which(?!\s+(?:makes|means|leaves)))\b[^,]*$")
-PREPOSED: Final = _pattern(r"\b(?:and|or|by|that|not only|with|in)\s*$")
+PREPOSED: Final = _pattern(r"\b(?:(?:see|find|note) that|and|or|by|that|not only|with|in)\s*$")
 NONE: Final = _pattern(r"\b", _any("none neither unknown impossible undetermined all_of not_(?:given|listed|among)"), r"\b")
 NONE_RIGHT: Final = _pattern(r"\bnone of (?:the|these|them)\b[^.!?\n]{0,40}\b(?:correct|right|match|fit|works?)")
 
@@ -288,7 +292,7 @@ FAVOUR_BEFORE: Final = _pattern(
     rf"(?:{_MINE}{_CHOOSE}|\b",
     _any(
         "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
-        "leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? in_other_words consistent given_(?:in|by) "
+        "matching as_in listed_(?:under|as|in) leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? in_other_words consistent given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
     rf"|\b{_FIT})(?:[\s,:]+",
@@ -301,17 +305,23 @@ FAVOUR_AFTER: Final = _pattern(
     r"\s+\w+s\b|\s+(?:is|seems|appears|stands|looks|remains)\s+(?:\w+\s+){0,3}(?:correct|right|true|best|strongest)\b|",
     r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b",
 )
-WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it) is (?:\w+ )?what (?:option|choice|answer|statement) $")
+WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it|which) is (?:\w+ )?what (?:(?:option|choice|answer|statement) )?$")
+FOUND_IN: Final = _pattern(r"\b(?:is|are|was) (?:\w+ )?\w+ed (?:by|in|under|as|at) (?:the )?(?:option|choice|answer) $")
 AGAINST: Final = _pattern(
     r"n't\b|\b",
     _any(
         "not no nor never neither none cannot wrong incorrect false fails? eliminat\\w+ excluded? rul(?:ed?|ing)_out reject\\w* unlike "
-        "if whether unless would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally previously "
+        "would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally previously "
         "earlier at_first used_to thought part at_least "
         "students naive\\w* tempting partly partially almost but although however while than hard difficult given_that"
     ),
     r"\b",
 )
+
+IN_CASE: Final = _pattern(r"\b(?:if|unless|whether)\b[^,]*$")
+CASE: Final = _pattern(r"\b(?:if|unless|whether|provided)\b")
+ONLY_THIS: Final = _pattern(r"\bonly\b[^.!?\n]{0,40}$")
+VERB: Final = re.compile(r"[,)]*\s+[a-z]+s\b")
 
 # ---- what makes a statement none: it is supposed, reported or denied
 
@@ -326,7 +336,7 @@ GUESSING: Final = _pattern(
     r"answer|decide|select|say)?\b"
 )
 UNREAL: Final = _pattern(r"\b(?:if|had|were|without|unless)\b")
-UNREAL_AFTER: Final = _pattern(r"[^.!?\n]{0,60}?\b(?:if|had|were it|unless|provided)\b")
+UNREAL_AFTER: Final = _pattern(r"[^.!?\n]{0,60}?\b(?:if|had|were it|unless|provided|in (?:that|this) case)\b|\s+(?:for|with) an?\b")
 CONDITION: Final = _pattern(r"\s*,?\s*(?:only )?(?:if|unless|provided)\b")
 MODAL: Final = _pattern(r"\b(?:would|could|might|may)\b")
 REPORTED: Final = _pattern(
