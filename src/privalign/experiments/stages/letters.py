@@ -394,26 +394,19 @@ class _Text:
     def _labels(self) -> Iterator[_Event]:
         """The text's first or last line where it is an option with its text, and not one of the list of options; a list with one tick."""
         lines = _lines(self._words)
-        labels = [(place, start, line, found) for place, (start, line) in enumerate(lines) if (found := wording.LABEL.match(line))]
-        labels = [label for label in labels if label[0] == 0 or not (label[3]["short"] or (label[3]["bare"] or "A").islower())]
-        letters = [(found["round"] or found["square"] or found["bare"] or found["short"]).upper() for *_, found in labels]
-        for number, (place, start, line, found) in enumerate(labels):
-            first, last = place == 0, place == len(lines) - 1 and found["mark"] != ":"
-            listed = (((first and letters[number] == "A") or not first) and _in_list(letters, number)) or _goes_on(line, letters[number])
-            known = letters[number] in ALPHABET[: self._known] and not self._is_one_of_several(start)
-            if (
-                (first or last)
-                and known
-                and not listed
-                and not wording.REFUTED.search(_STOP.split(line[found.end() - 1 :])[0])
-                and not self._asked(start + 2)
-            ):
-                yield _Event(start, start + 1, letters[number], "statement" if first else "label")
-        verdicts = [line[found.end() - 1 :] for _, _, line, found in labels]
-        crossed = [wording.CROSSED.search(verdict) is not None for verdict in verdicts]
-        ticked = [number for number, verdict in enumerate(verdicts) if not crossed[number] and wording.AFFIRMED.search(verdict)]
+        labels = [label for place, (start, line) in enumerate(lines) if (label := _label(place, start, line))]
+        for number, label in enumerate(labels):
+            first, last = label.place == 0, label.place == len(lines) - 1 and not label.lists
+            if (first or last) and not _is_listed(labels, number) and not self._is_refuted(label):
+                yield _Event(label.start, label.start + 1, label.letter, "statement" if first else "label")
+        crossed = [wording.CROSSED.search(label.text) is not None for label in labels]
+        ticked = [label for label, no in zip(labels, crossed, strict=True) if not no and wording.AFFIRMED.search(label.text)]
         if len(ticked) == 1 and sum(crossed) > 1:
-            yield _Event(labels[-1][1], labels[-1][1], letters[ticked[0]], "label")
+            yield _Event(labels[-1].start, labels[-1].start, ticked[0].letter, "label")
+
+    def _is_refuted(self, label: _Label) -> bool:
+        known = label.letter in ALPHABET[: self._known] and not self._is_one_of_several(label.start)
+        return not known or self._asked(label.start + 2) or wording.REFUTED.search(_STOP.split(label.text)[0]) is not None
 
     def _is_one_of_several(self, start: int) -> bool:
         return any(choice.start - 8 <= start <= choice.start and len(choice.letters) > 1 for choice in self._choices)
@@ -458,11 +451,37 @@ def _lines(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def _goes_on(line: str, letter: str) -> bool:
-    """Whether the next option stands on the same line."""
-    return re.search(rf"[\s,;](?:[Oo]ption |[Cc]hoice )?\(?{chr(ord(letter) + 1)}[).:] \S", line) is not None
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A line that begins with an option's letter: its number among the lines, its place, and what it says of the option.
+
+    Args:
+        lists: its mark is a colon, as in lists of what is said of each option.
+    """
+
+    place: int
+    start: int
+    letter: str
+    text: str
+    lists: bool
 
 
-def _in_list(letters: list[str], number: int) -> bool:
-    """Whether the label before comes earlier in the alphabet, or the one behind later."""
-    return any(letters[one] < letters[one + 1] for one in (number - 1, number) if 0 <= one < len(letters) - 1)
+def _label(place: int, start: int, line: str) -> _Label | None:
+    found = wording.LABEL.match(line)
+    if found is None:
+        return None
+    letter = found["round"] or found["square"] or found["bare"] or found["short"]
+    faint = letter.islower() or found["short"]
+    if faint and (place > 0 or wording.SENTENCE.search(line.rstrip(" .!"), found.end())):
+        return None
+    return _Label(place, start, letter.upper(), line[found.end() - 1 :], found["mark"] == ":")
+
+
+def _is_listed(labels: list[_Label], number: int) -> bool:
+    """Whether the label before comes earlier in the alphabet, or the one behind later, on its line too."""
+    label = labels[number]
+    following = chr(ord(label.letter) + 1)
+    if re.search(rf"[\s,;](?:[Oo]ption |[Cc]hoice )?\(?[{following}{following.lower()}][).:] \S", label.text):
+        return True
+    pairs = [labels[one : one + 2] for one in (number - 1, number) if one >= 0]
+    return (label.place > 0 or label.letter == "A") and any(len(pair) == 2 and pair[0].letter < pair[1].letter for pair in pairs)

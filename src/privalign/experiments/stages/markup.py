@@ -25,7 +25,7 @@ _ARROW = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore)\b")
 _SPANS = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|\$(?=\S)((?:[^$\n]{0,300}?\S)??)\$(?!\d)", re.DOTALL)
 _PROSE = re.compile(r"(?<![\\{\w])[a-z]{2,} [a-z]{2,}")
 _ONE_LETTER = re.compile(r"\s*(\(\s*[A-Za-z]\s*\)|\[\s*[A-Za-z]\s*\]|[A-Za-z][.)]?)\s*")
-_WORDS = re.compile(r"\s*(?:⇒|[A-Za-z]{3,}[ :])[A-Za-z :.,()]*")
+_WORDS = re.compile(r"\s*(?:⇒|[A-Za-z]{3,}[ :])[A-Za-z\s:.,()]*")
 _LETTER_AND_MORE = re.compile(r"\s*(\([A-Z]\)|[A-Z][.:)])(?=\s)")
 _TAG = re.compile(
     r"</?(?:b|strong|i|em|u|p|br|span|code|div|li|ul|ol|h[1-6]|think|thinking|reasoning|explanation|mark|"
@@ -33,7 +33,7 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _ROLE = re.compile(r"<\|(?:im_start|start_header_id|assistant|begin_of_text)\|>|\[/?INST\]|<s>|<start_of_turn>(?:model)?")
-_TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<end_of_turn>|<eos>)")
+_TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<end_of_turn>|<eos>|<EOS_TOKEN>)")
 _IN_ANGLES = re.compile(r"<{1,3} ?([A-Z]) ?>{1,3}")  # unless it is HTML
 _IN_BRACES = re.compile(r"(^|[\s:])\{ ?([A-Za-z]) ?\}(?=[\s.]|$)")
 _HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section

@@ -74,7 +74,7 @@ NOUN: Final = (
 _GAP = (
     r"(?:\s+" + _any("choices? options? letter key here below above correct selected chosen") + r")?"
     r"(?:,?\s+" + _any("to for of among amongst from in based given with on out") + r"\s[^.!?:;=\n]{0,80}?)?"
-    r"(?:,?\s+" + _any("that which who we i you") + r"\s[^.!?:;=\n]{0,80}?)?"
+    r"(?:,?\s+" + _any("that which who we i you") + r"(?:\s[^.!?:;=\n]{0,80}?)?)?"
     r"(?:,\s*" + _any("then therefore thus hence so of_course in_short finally again") + r"\s*,?)?"
 )
 _BE = (
@@ -439,4 +439,4 @@ CROSSED: Final = _pattern(r"[✗✘❌✖]|", _NO.join(_VERDICT_AT[:2]), _NO, _V
 BOX_LEAD: Final = _pattern(r"\s*(?:(?:the|final|correct|answer|option|choice|letter|is)\b[\s:]*)*")
 BOX_JOIN: Final = _pattern(r"[\s,;]*(?:and|or|&)?\s*")
 SENTENCE: Final = re.compile(r"[.!?][ )]+|\n+")
-ABBREVIATED: Final = re.compile(r"(?:i\.e|e\.g|[Aa]ns|\b(?:M[rs]|Mrs|Dr|St|vs|cf|Fig|Eq|Prof))$")
+ABBREVIATED: Final = re.compile(r"(?:i\.e|e\.g|(?<![A-Za-z])[Aa]ns|\b(?:M[rs]|Mrs|Dr|St|vs|cf|Fig|Eq|Prof))$")
