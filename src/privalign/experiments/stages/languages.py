@@ -256,18 +256,18 @@ _RUNNING: tuple[dict[str, str], ...] = (  # scripts without spaces between words
 
 
 class _Language:
-    """Its words, as two patterns: of what tells the language, and of all that is translated."""
+    """Its words, as patterns for text in small letters: of what tells the language, and of all that is translated."""
 
     def __init__(self, words: dict[str, str], bounds: str) -> None:
         self._english = list(words)
         groups = [_any(forms) for forms in words.values()]
-        cues = [group for english, group in zip(words, groups, strict=True) if _TELLING.search(english)]
-        self._cue = re.compile(bounds % "|".join(cues), re.IGNORECASE)
+        self.cues = "|".join(group for english, group in zip(words, groups, strict=True) if _TELLING.search(english))
+        self._cue = re.compile(bounds % self.cues)
         self._words = re.compile(bounds % "|".join(f"({group})" for group in groups), re.IGNORECASE)
 
     def share(self, line: str) -> int:
         """How many letters of a line are in words of the language; 0 where none of the words tells it."""
-        return sum(len(word.group()) for word in self._words.finditer(line)) if self._cue.search(line) else 0
+        return sum(len(word.group()) for word in self._words.finditer(line)) if self._cue.search(line.lower()) else 0
 
     def translated(self, line: str) -> str:
         return re.sub(" +", " ", self._words.sub(lambda word: f" {self._english[(word.lastindex or 1) - 1]} ", line)).strip()
@@ -279,10 +279,18 @@ def _any(forms: str) -> str:
 
 _WORD, _ANYWHERE = r"(?:(?<![^\W\d_])|(?='))(?:%s)(?![^\W\d_])", "(?:%s)"
 _LANGUAGES = [*(_Language(words, _WORD) for words in _ALPHABETS), *(_Language(words, _ANYWHERE) for words in _RUNNING)]
+_FOREIGN = re.compile(
+    "|".join(
+        bounds % "|".join(language.cues for language in languages)
+        for bounds, languages in ((_WORD, _LANGUAGES[: len(_ALPHABETS)]), (_ANYWHERE, _LANGUAGES[len(_ALPHABETS) :]))
+    )
+)
 
 
 def in_english(text: str) -> str:
     """The text, with the words that matter in English on lines that are in another language."""
+    if _FOREIGN.search(text.lower()) is None:
+        return text
     return "\n".join(map(_line, text.split("\n")))
 
 

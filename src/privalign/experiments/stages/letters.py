@@ -174,6 +174,7 @@ def _union(one: str, other: str) -> str:
 _BOX = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 _STOP = re.compile(r"[.!?\n]")
 _LINE_END = re.compile(r"[.!) ]*(?:\n|$)")
+_SHORT = 60
 _LONE = re.compile(r"\W*[A-Za-z]\W*")
 
 
@@ -260,11 +261,10 @@ class _Text:
         found = self._real(wording.STATED, choice, before) or self._real(wording.CORRECT, choice, before)
         if not found:
             return choice.settled and wording.HEADING.search(self._words[max(0, choice.start - 80) : choice.start]) is not None
-        if wording.HEDGED.search(found) and len(choice.letters) == 1:
+        if wording.DENIED_AFTER.match(self._words, choice.end) or (wording.HEDGED.search(found) and len(choice.letters) == 1):
             return False
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"
-        word = word and not wording.DENIED_AFTER.match(self._words, choice.end)
         return choice.settled or word or (colon and choice.tail == "cut")
 
     def _is_chosen(self, choice: _Choice, before: str) -> bool:
@@ -388,6 +388,8 @@ class _Text:
         """Whether it is a sentence of its own behind another one, at the end of a line: "A? No. B." """
         if not choice.capital or before.strip() or not _LINE_END.match(self._words, choice.end):
             return False
+        if choice.letters in "AI" and not choice.closed and choice.end == len(self._words):  # cut off behind an article
+            return False
         start, _ = self._line(choice)
         return bool(self._words[start : choice.start].strip(" ("))
 
@@ -397,14 +399,16 @@ class _Text:
         labels = [label for place, (start, line) in enumerate(lines) if (label := _label(place, start, line))]
         for number, label in enumerate(labels):
             first, last = label.place == 0, label.place == len(lines) - 1 and not label.lists
-            if (first or last) and not _is_listed(labels, number) and not self._is_refuted(label):
+            if (first or last) and not _is_listed(labels, number) and not self._is_no_answer(label):
                 yield _Event(label.start, label.start + 1, label.letter, "statement" if first else "label")
         crossed = [wording.CROSSED.search(label.text) is not None for label in labels]
         ticked = [label for label, no in zip(labels, crossed, strict=True) if not no and wording.AFFIRMED.search(label.text)]
         if len(ticked) == 1 and sum(crossed) > 1:
             yield _Event(labels[-1].start, labels[-1].start, ticked[0].letter, "label")
 
-    def _is_refuted(self, label: _Label) -> bool:
+    def _is_no_answer(self, label: _Label) -> bool:
+        if label.faint and (label.place > 0 or len(label.text) > _SHORT or wording.SENTENCE.search(label.text.rstrip(" .!"))):
+            return True
         known = label.letter in ALPHABET[: self._known] and not self._is_one_of_several(label.start)
         return not known or self._asked(label.start + 2) or wording.REFUTED.search(_STOP.split(label.text)[0]) is not None
 
@@ -456,7 +460,8 @@ class _Label:
     """A line that begins with an option's letter: its number among the lines, its place, and what it says of the option.
 
     Args:
-        lists: its mark is a colon, as in lists of what is said of each option.
+        lists: its mark is a colon, as in lists of what is said of each option. faint: a small letter, or a mark as in prose, which counts
+            only before a short text.
     """
 
     place: int
@@ -464,6 +469,7 @@ class _Label:
     letter: str
     text: str
     lists: bool
+    faint: bool
 
 
 def _label(place: int, start: int, line: str) -> _Label | None:
@@ -471,10 +477,8 @@ def _label(place: int, start: int, line: str) -> _Label | None:
     if found is None:
         return None
     letter = found["round"] or found["square"] or found["bare"] or found["short"]
-    faint = letter.islower() or found["short"]
-    if faint and (place > 0 or wording.SENTENCE.search(line.rstrip(" .!"), found.end())):
-        return None
-    return _Label(place, start, letter.upper(), line[found.end() - 1 :], found["mark"] == ":")
+    faint = letter.islower() or found["short"] is not None
+    return _Label(place, start, letter.upper(), line[found.end() - 1 :], found["mark"] == ":", faint)
 
 
 def _is_listed(labels: list[_Label], number: int) -> bool:
