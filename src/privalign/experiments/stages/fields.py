@@ -12,7 +12,7 @@ _ANSWER = (
 )
 _IS_ANSWER = re.compile(_ANSWER, re.IGNORECASE)
 _PAIR = re.compile(
-    r"""[{,]?\s*(?P<quote>["'])(?P<key>[A-Za-z][\w -]{0,40})(?P=quote)\s*:\s*"""
+    r"""(?P<quote>["'])(?P<key>[A-Za-z][\w -]{0,40})(?P=quote)\s*:\s*"""
     r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^'\n]*'(?=\s*[,}\n])|\[[^\][{}]*\]|[^\s"',{}\[\]][^,}\n]*)?[,}\s]*"""
 )
 _TAG = re.compile(rf"[<\[]\|?(?P<end>/?)(?P<name>{_ANSWER})\|?[>\]]", re.IGNORECASE)

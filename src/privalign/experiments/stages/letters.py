@@ -8,7 +8,7 @@ the answer open, as does a retraction, until the next.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -191,6 +191,7 @@ class _Text:
             *(end.end() for end in ends if not wording.ABBREVIATED.search(self._words[max(0, end.start() - 5) : end.start()])),
         ]
         self._choices = _choices(self._words, known)
+        self._places = [choice.start for choice in self._choices]
 
     def events(self) -> list[_Event]:
         """In order; where two are at one place, the surer one last."""
@@ -319,10 +320,8 @@ class _Text:
 
     def _others(self, choice: _Choice, end: int) -> bool:
         """Whether other letters are spoken of from the sentence's beginning up to a place."""
-        start = self._sentence(choice.start)
-        return any(
-            other is not choice and start <= other.start < end and other.marked and other.letters not in "AI" for other in self._choices
-        )
+        within = self._choices[bisect_left(self._places, self._sentence(choice.start)) : bisect_left(self._places, end)]
+        return any(other is not choice and other.marked and other.letters not in "AI" for other in within)
 
     def _precedes(self, choice: _Choice, before: str) -> bool:
         """Whether the words after the letter make it the answer."""
