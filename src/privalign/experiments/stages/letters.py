@@ -23,7 +23,7 @@ LONGEST = 20_000  # letters from the end of an answer that are looked at
 
 def letter_of(answer: str, options: int = USUAL) -> str | None:
     """The letter that the text chooses among the first `options` of the alphabet; None: none, several, or it cannot be told."""
-    text = _Text(plain(answer[-LONGEST:]), max(options, KNOWN))
+    text = _Text(plain(_end_of(answer)), max(options, KNOWN))
     events = text.events()
     stated: _Event | None = None
     for event in events:
@@ -32,6 +32,11 @@ def letter_of(answer: str, options: int = USUAL) -> str | None:
         stated = event.after(stated, text.whole)
     letter = stated.letters if stated else "" if events else text.favoured()
     return letter if len(letter) == 1 and ALPHABET.index(letter) < options else None
+
+
+def _end_of(answer: str) -> str:
+    """The part that is read; where it is not all, a word stands for the rest, so that no letter seems to begin the text."""
+    return answer if len(answer) <= LONGEST else f"cut {answer[-LONGEST:].partition(' ')[2]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ class _Text:
             return False
         if wording.AGAINST.search(f"{before} {after}") or wording.IN_CASE.search(before) or wording.CASE.search(after):
             return False
-        if choice.tail == "end" and (choice.marked and wording.FAVOUR_BEFORE.search(before) or wording.FOUND_IN.search(before)):
+        if choice.tail == "end" and ((choice.marked and wording.FAVOUR_BEFORE.search(before)) or wording.FOUND_IN.search(before)):
             return True
         if wording.ONLY_THIS.search(before) and wording.VERB.match(after):
             return True

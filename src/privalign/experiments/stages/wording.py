@@ -52,7 +52,8 @@ ADVERB: Final = re.compile(
 REASON: Final = _pattern(
     r"\s*[,;–—]?\s+\(?",
     _any(
-        "because since as(?!_an?\\b) obviously clearly of_course i_think i_believe i_guess i_am_sure for_sure all_the_way final_answer definitely not rather_than instead_of even_though"
+        "because since as(?!_an?\\b) obviously clearly of_course i_think i_believe i_guess i_am_sure for_sure all_the_way "
+        "final_answer definitely not rather_than instead_of even_though"
     ),
     r"\b(?!-)",
 )
@@ -128,7 +129,8 @@ CHOSEN: Final = _pattern(
     _any("would will must should can now have_to am also still then had_to to going_to inclined_to like_to want_to"),
     r")\s+){0,4}",
     _any(
-        "(?<=(?:'ll|ill)\\s)take (?<='d\\s)take (?<=would\\s)take prefer choose chose choosing pick(?:ed|ing)? select(?:ed|ing)? go(?:ing)?_(?:for|with) opt(?:ing)?_for say vote_for mark answer "
+        "(?<=(?:'ll|ill)\\s)take (?<='d\\s)take (?<=would\\s)take prefer choose chose choosing pick(?:ed|ing)? select(?:ed|ing)? "
+        "go(?:ing)?_(?:for|with) opt(?:ing)?_for say vote_for mark answer "
         "settle_(?:on|for) conclude guess think believe bet_on lean(?:ing)?_towards? stick(?:ing)?_with stay(?:ing)?_with circle tick"
     ),
     r"(?:\s+that)?(?:\s+it(?:'s|\s+is|\s+must be|\s+should be))?(?:\s*[:,]|\s+",
@@ -144,7 +146,8 @@ THEREFORE: Final = _pattern(
 )
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
-    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|no,|yes,|actually,?|instead,?|correction\s*:?|",
+    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|no,|yes,|actually,?|"
+    r"instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
     r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
@@ -190,7 +193,8 @@ LABELLED_THING: Final = _pattern(  # "see figure (B)"
     _any(
         "parts? figures? fig\\.? eq(?:uation)?s?\\.? step case table section theorem lemma property condition set matrix panel vitamin "
         "type group statements? claim points? line graph curve plan class grade hepatitis in of from see by than unlike not like and "
-        "or event box row column assumption axiom phase region structure compound reaction excluded? excluding discard(?:ed)? reject(?:ed)? eliminated? ruled_out "
+        "or event box row column assumption axiom phase region structure compound reaction excluded? excluding discard(?:ed)? "
+        "reject(?:ed)? eliminated? ruled_out "
         "over against except why about with"
     ),
     r"\s*:?\s*$",
@@ -198,7 +202,8 @@ LABELLED_THING: Final = _pattern(  # "see figure (B)"
 
 # a sentence of nothing but such words, or a clause of them with one of the second list, says no more than the letter: "so I would say B"
 _LIGHT = _any(
-    "so thus hence therefore ergo then ok okay well and now finally in conclusion short summary all overall ultimately on second thoughts? "
+    "so thus hence therefore ergo then ok okay well and now finally in conclusion short summary all overall ultimately on second "
+    "thoughts? "
     "upon further reflection closer look after checking everything probably likely most maybe perhaps possibly presumably definitely "
     "certainly clearly obviously surely undoubtedly evidently it it's is that that's this must should would will be has_to have_to i "
     "we i'd i'll i'm we'll we're am are my our the final answer option choice letter pick guess selection vote best correct right only "
@@ -292,7 +297,8 @@ FAVOUR_BEFORE: Final = _pattern(
     rf"(?:{_MINE}{_CHOOSE}|\b",
     _any(
         "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
-        "matching as_in listed_(?:under|as|in) leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? in_other_words consistent given_(?:in|by) "
+        "matching as_in listed_(?:under|as|in) leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? "
+        "in_other_words consistent given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
     rf"|\b{_FIT})(?:[\s,:]+",
@@ -311,7 +317,9 @@ AGAINST: Final = _pattern(
     r"n't\b|\b",
     _any(
         "not no nor never neither none cannot wrong incorrect false fails? eliminat\\w+ excluded? rul(?:ed?|ing)_out reject\\w* unlike "
-        "would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally previously "
+        "would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key "
+        "book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally "
+        "previously "
         "earlier at_first used_to thought part at_least "
         "students naive\\w* tempting partly partially almost but although however while than hard difficult given_that"
     ),
@@ -355,7 +363,8 @@ REPORTED: Final = _pattern(
 DENIED: Final = _pattern(
     r"\b(?:\w+n't|",
     _any(
-        "not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear deny hard_to "
+        "not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear "
+        "deny hard_to "
         "difficult_to no_reason"
     ),
     r")\b[^.,;:\n]{0,25}$",
@@ -429,7 +438,8 @@ LABEL: Final = re.compile(
     r" \S|(?P<short>[B-HJ])(?:, | \()(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
 )
 REFUTED: Final = _pattern(
-    r"^\W*(?:is|was|are|has|does|doesn't|cannot|can't|fails|seems|lacks|contradicts|ignores)\b|^.{0,12}?\b(?:incorrect|wrong|false|fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|"
+    r"^\W*(?:is|was|are|has|does|doesn't|cannot|can't|fails|seems|lacks|contradicts|ignores)\b|^.{0,12}?\b(?:incorrect|wrong|false|"
+    r"fails?|no)\b|\bi (?:don't|do not|cannot|can't|am not|am unable)\b|"
     r"(?:^|[,;–—-])\W*(?:(?:this|that|it|which) )?(?:is |are )?(?:\w+ly )?(?:incorrect|wrong|false|not correct)\W*$"
 )
 _VERDICT_AT = (r"^\W*(?:(?:this|that|it)(?: \w+)? (?:is|was|looks) )?(?:", r")\b|\b(?:", r")\W*$")
