@@ -114,7 +114,7 @@ class _Choice:
 
 _MENTION = re.compile(
     r"(?:(?<=\bis)|(?<=answer)|(?<=option)|(?<=choice))\(\s?(?P<stuck>[A-Za-z])\s?\)|"
-    r"(?<![A-Za-z0-9_^\\'°|-])(?<![A-Za-z0-9]\.)(?<!\b[A-Za-z]\()"
+    r"(?<![A-Za-z0-9_^\\'°|-])(?<![A-Za-z0-9]\.)(?<![K-Zk-z]/)(?<!\b[A-Za-z]\()"
     r"(?:\(\s?(?P<round>[A-Za-z])\s?\)|\[{1,3}\s?(?P<square>[A-Za-z])\s?\]{1,3}|\((?P<half>[A-Z])(?=[.:] )|(?P<closed>[A-Za-z])\)|"
     r"(?P<bare>[A-Za-z])(?![A-Za-z0-9_^']))"
 )
@@ -464,7 +464,7 @@ class _Label:
     """A line that begins with an option's letter: its number among the lines, its place, and what it says of the option.
 
     Args:
-        lists: its mark is a colon, as in lists of what is said of each option. faint: a small letter, or a mark as in prose, which counts
+        lists: its mark is a colon, as in lists of what is said of each option. faint: a small letter, a numeral, or a mark as in prose, which counts
             only before a short text.
     """
 
@@ -481,7 +481,7 @@ def _label(place: int, start: int, line: str) -> _Label | None:
     if found is None:
         return None
     letter = found["round"] or found["square"] or found["bare"] or found["short"]
-    faint = letter.islower() or found["short"] is not None
+    faint = letter.islower() or letter == "I" or found["short"] is not None
     return _Label(place, start, letter.upper(), line[found.end() - 1 :], found["mark"] == ":", faint)
 
 
