@@ -253,15 +253,12 @@ class _Text:
 
     def _follows(self, choice: _Choice, before: str) -> bool:
         """Whether the words before the letter make it the answer."""
-        if not choice.settled:
-            return self._is_stated(choice, before)
-        return (
-            self._is_stated(choice, before)
-            or (choice.marked and self._is_chosen(choice, before))
-            or self._is_it(choice, before)
-            or self._is_matched(choice, before)
-            or (choice.marked and self._is_concluded(choice, before))
-        )
+        stated = self._is_stated(choice, before)
+        if stated or not choice.settled:
+            return stated
+        if self._is_it(choice, before) or self._is_matched(choice, before):
+            return True
+        return choice.marked and (bool(self._real(wording.CHOSEN, choice, before)) or self._is_concluded(choice, before))
 
     def _is_stated(self, choice: _Choice, before: str) -> bool:
         found = self._real(wording.STATED, choice, before) or self._real(wording.CORRECT, choice, before)
@@ -272,9 +269,6 @@ class _Text:
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"
         return choice.settled or word or (colon and choice.tail == "cut")
-
-    def _is_chosen(self, choice: _Choice, before: str) -> bool:
-        return bool(self._real(wording.CHOSEN, choice, before))
 
     def _is_it(self, choice: _Choice, before: str) -> bool:
         found = wording.PRONOUN.search(before)
@@ -291,24 +285,25 @@ class _Text:
         return bool(found["noun"]) or (bool(found["sure"]) and choice.closed and choice.capital and choice.tail == "end")
 
     def _is_concluded(self, choice: _Choice, before: str) -> bool:
+        """Whether the sentence, or its last clause, comes to the letter."""
         if choice.tail == "end" and (self._real(wording.ADJACENT, choice, before) or wording.REASONED.search(before)):
             return True
         if self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
             return True
-        if choice.tail == "text" and before.rstrip().endswith(":") and self._real(wording.THEREFORE, choice, before.rstrip(": ")):
-            return True
-        if choice.tail == "text" or (choice.tail != "end" and not choice.closed and not _NAMED.search(before)):
+        if choice.tail == "text":
+            return before.rstrip().endswith(":") and bool(self._real(wording.THEREFORE, choice, before.rstrip(": ")))
+        if choice.tail != "end" and not choice.closed and not _NAMED.search(before):
             return False
-        if wording.NAME.fullmatch(before) and wording.DISCUSSED.match(self._words, choice.end):
-            return self._closes(choice, before)
-        if self._real(wording.LIGHT, choice, before) or self._real(wording.COMMITTED, choice, before):
-            return True
-        if self._real(wording.THEREFORE, choice, before) or self._real(wording.LEFT, choice, before):
-            return True
-        value = wording.VALUE.search(before)
-        if value and (value["noun"] or choice.closed) and self._real(wording.VALUE, choice, before):
-            return not (wording.LABELLED_THING.search(value["value"]) or wording.NO_VALUE.search(value["value"]))
-        return self._closes(choice, before)
+        discussed = wording.NAME.fullmatch(before) and wording.DISCUSSED.match(self._words, choice.end)
+        forms = () if discussed else (wording.LIGHT, wording.COMMITTED, wording.THEREFORE, wording.LEFT)
+        return any(self._real(form, choice, before) for form in forms) or self._is_value(choice, before) or self._closes(choice, before)
+
+    def _is_value(self, choice: _Choice, before: str) -> bool:
+        """ "The answer is 4, option (B)" """
+        found = wording.VALUE.search(before)
+        if not found or not (found["noun"] or choice.closed) or not self._real(wording.VALUE, choice, before):
+            return False
+        return not (wording.LABELLED_THING.search(found["value"]) or wording.NO_VALUE.search(found["value"]))
 
     def _closes(self, choice: _Choice, before: str) -> bool:
         """Whether it stands, labelled or in brackets, at the end of the last sentence, which speaks of no other."""
@@ -379,8 +374,9 @@ class _Text:
             return False
         if not choice.capital and re.search(r"\w", self._words[:start] + self._words[end:]):
             return False
-        above, below = self._words[:start].split("\n")[-2:-1], self._words[end + 1 :].split("\n", 1)[:1]
-        return not any(_LONE.fullmatch(line) and choice.letters not in line.upper() for line in above + below)
+        above = self._words[self._words.rfind("\n", 0, max(0, start - 1)) + 1 : start]
+        below = self._words[end + 1 : self._words.find("\n", end + 1) + 1 or None]
+        return not any(_LONE.fullmatch(line) and choice.letters not in line.upper() for line in (above, below))
 
     def _opens(self, choice: _Choice) -> bool:
         """Whether the text begins with the letter and its reason."""
@@ -464,8 +460,8 @@ class _Label:
     """A line that begins with an option's letter: its number among the lines, its place, and what it says of the option.
 
     Args:
-        lists: its mark is a colon, as in lists of what is said of each option. faint: a small letter, a numeral, or a mark as in prose, which counts
-            only before a short text.
+        lists: its mark is a colon, as in lists of what is said of each option. faint: a small letter, a numeral, or a mark as in prose,
+            which counts only before a short text.
     """
 
     place: int
