@@ -214,7 +214,7 @@ class _Text:
             return False
         if wording.AGAINST.search(f"{before} {after}") or wording.IN_CASE.search(before) or wording.CASE.search(after):
             return False
-        if choice.tail == "end" and ((choice.marked and wording.FAVOUR_BEFORE.search(before)) or wording.FOUND_IN.search(before)):
+        if choice.tail == "end" and choice.marked and wording.FAVOUR_BEFORE.search(before):
             return True
         if wording.ONLY_THIS.search(before) and wording.VERB.match(after):
             return True

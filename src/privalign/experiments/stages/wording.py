@@ -301,7 +301,7 @@ FAVOUR_BEFORE: Final = _pattern(
         "in_other_words consistent given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
-    rf"|\b{_FIT})(?:[\s,:]+",
+    rf"|\b{_FIT}|\b(?:is|are|was) (?:\w+ )?\w+ed (?:by|in|under|as|at)(?= (?:the )?(?:option|choice|answer)\b))(?:[\s,:]+",
     _any("us it me down is in on to at for by with under as that what only just exactly precisely best the option choice answer"),
     r")*[\s,:]*$",
 )
@@ -312,7 +312,6 @@ FAVOUR_AFTER: Final = _pattern(
     r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b",
 )
 WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it|which) is (?:\w+ )?what (?:(?:option|choice|answer|statement) )?$")
-FOUND_IN: Final = _pattern(r"\b(?:is|are|was) (?:\w+ )?\w+ed (?:by|in|under|as|at) (?:the )?(?:option|choice|answer) $")
 AGAINST: Final = _pattern(
     r"n't\b|\b",
     _any(
