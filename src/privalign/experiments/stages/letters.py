@@ -58,6 +58,8 @@ class _Event:
         """What stands after this, where `stated` stood before."""
         if stated is None:
             return None if self.kind == "retraction" else self
+        if wording.OF_ITS_TEXT.fullmatch(text, stated.end, self.start):
+            return stated
         if self.kind == "label" or (self.kind == "retraction" and not self._retracts(stated, text)):
             return stated
         if self.kind == "retraction":
@@ -151,9 +153,11 @@ def _tail(text: str, end: int, letter: str, closed: bool) -> str:
         return "maths"
     if wording.CLAUSE_END.match(text, end):
         return "cut" if letter == "a" and not closed and not _FULL_STOP.match(text, end) else "end"
+    if wording.IN_BRACKETS.match(text, end) and letter in "BCDEFGHJ":
+        return "end"
     if wording.FUNCTION_WORD.match(text, end) and (closed or letter not in "iI" or _PRONOUN_REASON.match(text, end)):
         return "because"
-    if wording.ADVERB.match(text, end) and (closed or letter not in "aAiI"):
+    if wording.ADVERB.match(text, end) and (closed or letter not in "aAiI" or wording.LONE_ADVERB.match(text, end)):
         return "because"
     return "text" if closed or wording.OPTION_TEXT.match(text, end) else "word"
 
@@ -178,7 +182,7 @@ def _union(one: str, other: str) -> str:
 
 _BOX = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 _STOP = re.compile(r"[.!?\n]")
-_LINE_END = re.compile(r"[.!) ]*(?:\n|$)")
+_LINE_END = re.compile(r"(?: then| it is)?[.!) ]*(?:\n|$)|\. [A-Z\d][^.!?\n]*\.?\s*$")  # nothing, or the option's text
 _SHORT = 60
 _LONE = re.compile(r"\W*[A-Za-z]\W*")
 
@@ -316,6 +320,8 @@ class _Text:
             return True
         if self._others(choice, choice.end) or wording.DENIED.search(before) or wording.REPORTED.search(before):
             return False
+        if choice.letters not in "AI" and re.search(r"\s[–—-]\s*$", before):
+            return True
         return bool(wording.APPENDED.search(before)) or (choice.closed and bool(before.strip()) and not re.search(r"\w\($", before))
 
     def _others(self, choice: _Choice, end: int) -> bool:
@@ -413,7 +419,7 @@ class _Text:
         return not known or self._asked(label.start + 2) or wording.REFUTED.search(_STOP.split(label.text)[0]) is not None
 
     def _is_one_of_several(self, start: int) -> bool:
-        return any(choice.start - 8 <= start <= choice.start and len(choice.letters) > 1 for choice in self._choices)
+        return any(choice.start <= start < choice.end and len(choice.letters) > 1 for choice in self._choices)
 
     # retractions
 
@@ -476,9 +482,10 @@ def _label(place: int, start: int, line: str) -> _Label | None:
     found = wording.LABEL.match(line)
     if found is None:
         return None
-    letter = found["round"] or found["square"] or found["bare"] or found["short"]
-    faint = letter.islower() or letter == "I" or found["short"] is not None
-    return _Label(place, start, letter.upper(), line[found.end() - 1 :], found["mark"] == ":", faint)
+    group = next(name for name in ("round", "square", "bare", "short") if found[name])
+    letter = found[group]
+    faint = letter.islower() or letter == "I" or group == "short"
+    return _Label(place, start + found.start(group), letter.upper(), line[found.end() - 1 :], found["mark"] == ":", faint)
 
 
 def _is_listed(labels: list[_Label], number: int) -> bool:

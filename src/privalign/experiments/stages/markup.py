@@ -26,6 +26,7 @@ _SPANS = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|\$(?=\S)((?:[^$\
 _PROSE = re.compile(r"(?<![\\{\w])[a-z]{2,} [a-z]{2,}")
 _ONE_LETTER = re.compile(r"\s*(\(\s*[A-Za-z]\s*\)|\[\s*[A-Za-z]\s*\]|[A-Za-z][.)]?)\s*")
 _WORDS = re.compile(r"\s*(?:⇒|[A-Za-z]{3,}[ :])[A-Za-z\s:.,()]*")
+_CONCLUDED = re.compile(r"⇒\s*(\([A-Z]\))\s*$")
 _LETTER_AND_MORE = re.compile(r"\s*(\([A-Z]\)|[A-Z][.:)])(?=\s)")
 _TAG = re.compile(
     r"</?(?:b|strong|i|em|u|p|br|span|code|div|li|ul|ol|h[1-6]|think|thinking|reasoning|explanation|mark|"
@@ -107,6 +108,8 @@ def _formula(span: re.Match[str]) -> str:
         return one[1]
     if _WORDS.fullmatch(content):
         return content
+    if concluded := _CONCLUDED.search(content):
+        return f"{FORMULA} ⇒ {concluded[1]}"
     return label if (label := _label_or_words(content)) != content else FORMULA
 
 

@@ -23,7 +23,7 @@ def _pattern(*pieces: str) -> re.Pattern[str]:
 # ---- lists of letters, and what follows a letter
 
 JOIN: Final = _pattern(
-    r"\s*(?:,\s*)?(?:[&/+,、–—]|\b",
+    r"\s*(?:,\s*)?(?:[&/+,;、–—]|\b",
     _any("and/or and or nor through as_well_as but_also along_with together_with plus"),
     r"\b)\s*(?:also\s+)?(?:",
     _any("option choice answer"),
@@ -38,6 +38,7 @@ MATHS: Final = re.compile(
 )
 RUNNING_SCRIPT: Final = re.compile(r"\s*[^\W\d_a-zA-Z]")  # B입니다
 CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]、]|\n|--|[–—]|\s-\s)")
+IN_BRACKETS: Final = re.compile(r"\s+[(\[][^)\]\n]{2,}[)\]]")  # the option's text
 FUNCTION_WORD: Final = re.compile(
     r"\s+(?:[(\[]|(?:as(?! an?\b)|to(?= me\b)|and(?= (?:not|that|this|it|the others?|the rest|none|no|[A-J]|\([A-J]\))\b)|"
     + _any(
@@ -49,6 +50,7 @@ FUNCTION_WORD: Final = re.compile(
 ADVERB: Final = re.compile(
     r"\s+" + _any("given only obviously clearly here then indeed again too however therefore when now first assuming") + r"\b"
 )
+LONE_ADVERB: Final = re.compile(r"\s+(?:here|then|instead|again|too|now|indeed)\s*(?:[.,;!\n]|$)")
 REASON: Final = _pattern(
     r"\s*[,;–—]?\s+\(?",
     _any(
@@ -139,14 +141,14 @@ CHOSEN: Final = _pattern(
 )
 THEREFORE: Final = _pattern(
     r"(?:(?:^|[\s,;:.(–—])",
-    _any("so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴"),
+    _any("so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴ daher donc por_(?:lo_)?tanto portanto quindi"),
     r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
     _any("the option choice answer it'?s? is must be letter"),
     r"\s+)*$",
 )
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
-    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|no,|yes,|actually,?|"
+    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|(?:no|yes)\s?[,:–—-]|actually,?|"
     r"instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
@@ -222,6 +224,7 @@ ALTERNATIVE: Final = _pattern(
     r")*\s*$",
 )
 DISCUSSED: Final = _pattern(r":|\s[–—-]\s+(?:incorrect|wrong|false|not?)\b")  # what follows a name is about the option
+OF_ITS_TEXT: Final = _pattern(r"[.):]?\s+", _any("both neither either only all_of none_of"), r"\b[^.;:!?\n]{0,20}")  # (D) Both A and B
 NAME: Final = _pattern(r"\W*(?:the\s+)?(?:option|choice)\s+")
 _COMMITTED = _any(
     "so thus hence therefore answer option choice pick guess say think believe choose select settle stick opt must should seems looks "
@@ -301,6 +304,7 @@ FAVOUR_BEFORE: Final = _pattern(
         "in_other_words consistent given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
+    r"|^\W*(?:of|among|in|from|looking at) (?:the|these|those|our) (?:\w+ )?(?:choices|options|answers|list)\b[^.!?]*\b(?:is|are)"
     rf"|\b{_FIT}|\b(?:is|are|was) (?:\w+ )?\w+ed (?:by|in|under|as|at)(?= (?:the )?(?:option|choice|answer)\b))(?:[\s,:]+",
     _any("us it me down is in on to at for by with under as that what only just exactly precisely best the option choice answer"),
     r")*[\s,:]*$",
@@ -317,7 +321,7 @@ AGAINST: Final = _pattern(
     _any(
         "not no nor never neither none cannot wrong incorrect false fails? eliminat\\w+ excluded? rul(?:ed?|ing)_out reject\\w* unlike "
         "would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key "
-        "book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why initially originally "
+        "book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why nothing nobody little hardly initially originally "
         "previously "
         "earlier at_first used_to thought part at_least "
         "students naive\\w* tempting partly partially almost but although however while than hard difficult given_that"
@@ -388,7 +392,7 @@ _SUBJECT: Final = _pattern(  # of a verdict
 )
 _CLAUSE_START: Final = _pattern(r"(?:^|[.!?…:;,–—\n-])\s*(?:(?:but|however|yet|and|so)[\s,]+)?$")
 _INTERJECTION = _any("wait oops no hmm+ hm actually hold_on sorry oh ah ugh uh")
-_INTERJECTED: Final = _pattern(rf"\b{_INTERJECTION}\b[\s,.!…–—(-]{{1,5}}(?:{_any('but well no however i_think')}[\s,]{{1,3}})?$")
+_INTERJECTED: Final = _pattern(rf"\b{_INTERJECTION}\b[\s,:.!…–—(-]{{1,5}}(?:{_any('but well no however i_think')}[\s,]{{1,3}})?$")
 _NEGATED: Final = _pattern(r"\b(?:not|isn't|wasn't|can't|cannot|couldn't|doesn't)\b")
 _WITHDRAWN: Final = _pattern(
     r"\b(?:scratch that|strike that|i take (?:that|it) back|i (?:have )?made an? (?:\w+ )?(?:mistake|error|slip)|"
@@ -432,7 +436,7 @@ DENIED_AFTER: Final = _pattern(r"\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:w
 LINE_PREFIX: Final = _pattern(r"(?:\d+[.)] ?)?(?:(?:the )?(?:(?:final|correct) )?(?:option|choice|answer|letter)\s?[:=]?\s?)?\(?$")
 LINE_REST: Final = re.compile(r"[ .)!\]✓✅✔;,]*(?:\n|$)")
 LABEL: Final = re.compile(
-    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\),?|\[(?P<square>[A-Za-z])\],?|"
+    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\)[,:]?|\[(?P<square>[A-Za-z])\][,:]?|"
     r"(?P<bare>[A-Za-z])(?P<mark>[.):]| [–—-](?= \w\w| \d)))"
     r" \S|(?P<short>[B-HJ])(?:, | \()(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
 )
