@@ -2,7 +2,7 @@
 
 The text is read as statements, in order: of every letter that it mentions, the words around tell whether the letter is stated as the
 answer there (`wording` has the words). The last statement counts. One that names several letters or one that is not offered leaves
-the answer open, as does a retraction, until the next.
+the answer open, as does a retraction, until the next. Where nothing is stated, the one letter that sentences speak for is the answer.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _joined(text: str, last: _Choice, choice: _Choice) -> bool:
         return False
     of_several = wording.OF_SEVERAL.search(text, max(0, last.start - 20), last.start) and wording.AND.match(text, last.end)
     return bool(wording.OR.match(text, last.end) or of_several) or (
-        choice.capital and (choice.tail == "end" or wording.LISTED.match(text, choice.end) is not None)
+        (choice.capital or choice.closed) and (choice.tail == "end" or wording.LISTED.match(text, choice.end) is not None)
     )
 
 
@@ -257,6 +257,8 @@ class _Text:
 
     def _follows(self, choice: _Choice, before: str) -> bool:
         """Whether the words before the letter make it the answer."""
+        if wording.DENIED_AFTER.match(self._words, choice.end):
+            return False
         stated = self._is_stated(choice, before)
         if stated or not choice.settled:
             return stated
@@ -268,7 +270,7 @@ class _Text:
         found = self._real(wording.STATED, choice, before) or self._real(wording.CORRECT, choice, before)
         if not found:
             return choice.settled and wording.HEADING.search(self._words[max(0, choice.start - 80) : choice.start]) is not None
-        if wording.DENIED_AFTER.match(self._words, choice.end) or (wording.HEDGED.search(found) and len(choice.letters) == 1):
+        if wording.HEDGED.search(found) and len(choice.letters) == 1:
             return False
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"

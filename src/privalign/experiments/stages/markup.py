@@ -6,6 +6,7 @@ type and parentheses, becomes that letter.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 
@@ -18,7 +19,7 @@ _TYPE = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathit|mathsf|mathtt|mathbb|boldsymbol|bm|emph|underline|mbox|"
     r"hbox)\s*\{([^{}]*)\}"
 )
-_OLD_TYPE = re.compile(r"\\(?:bf|rm|it|sf|tt|bfseries|displaystyle|large|Large)\b")
+_OLD_TYPE = re.compile(r"\\(?:begin|end)\{(?:center|quote|answer|flushleft)\}|\\(?:bf|rm|it|sf|tt|bfseries|displaystyle|large|Large)\b")
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*")
 _SPACE = re.compile(r"\\(?:[ ,;:!]|quad\b|qquad\b|hspace\{[^}]*\})|~(?=\S)|\u00a0")
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore)\b")
@@ -38,6 +39,7 @@ _TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_t
 _IN_ANGLES = re.compile(r"<{1,3} ?([A-Z]) ?>{1,3}")  # unless it is HTML
 _IN_BRACES = re.compile(r"(^|[\s:])\{ ?([A-Za-z]) ?\}(?=[\s.]|$)")
 _HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section
+_MARKED = re.compile(r"\bans(?:wer)?\b\s*[-:|>~=]+[\s:|>~=-]*(?=\(?[A-Z]\b)", re.IGNORECASE)
 _FACE = re.compile(r"[ \t][:;]-?[)D](?=\s|$)")
 _REPEATED = re.compile(r"([^\w.:\[\]])\1{2,}")  # so that no pattern meets a long run of marks; also blank lines
 # letters in black circles and squares, which are no compatibility forms; of other pictures only ticks and crosses mean something
@@ -54,10 +56,12 @@ _STOPS = str.maketrans(dict.fromkeys("。।۔", ". "))
 def plain(text: str) -> str:
     """The text in plain words: compatibility forms (full width, circled, bold) as ordinary letters, no emphasis, no quotes."""
     text = _TURN_END.split(_ROLE.sub(" ", text), maxsplit=1)[0]
+    text = re.sub(r"\\n(?![a-z])", "\n", html.unescape(text))  # of texts that were encoded once more
     text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_STOPS).replace("\r\n", "\n").replace("\\$", "¤")
     text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(_FACE.sub("", text)))))
     text = _SPANS.sub(_formula, text)
-    return in_english(_without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text))))
+    text = _without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text)))
+    return in_english(_MARKED.sub("answer: ", text))
 
 
 def _without_type(text: str) -> str:

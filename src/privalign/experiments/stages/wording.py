@@ -68,15 +68,15 @@ ADJECTIVE: Final = _any("correct right best only true proper valid appropriate l
 NOUN: Final = (
     r"(?:"
     + _any(
-        "answers? ans solution options? choices? alternative letter selection pick response key conclusion verdict guess bet vote "
+        "answers? ans winner solution options? choices? alternative letter selection pick response key conclusion verdict guess bet vote "
         "exception odd_one_out best_match best_fit best_description best_explanation"
     )
     + rf"|(?:closest|nearest)(?:\s+(?:one|match|value|fit|to\s[^.!?:;\n]{{1,40}}?))?|{ADJECTIVE} (?:one|statements?|claim)"
     + r"|(?:one|statement)(?=\s+(?:that|which)))"
 )
 _GAP = (
-    r"(?:\s+" + _any("choices? options? letter key here below above correct selected chosen") + r")?"
-    r"(?:,?\s+" + _any("to for of among amongst from in based given with on out") + r"\s[^.!?:;=\n]{0,80}?)?"
+    r"(?:\s+" + _any("choices? options? letter key here below above correct selected chosen left remaining standing") + r"){0,2}"
+    r"(?:,?\s+" + _any("to for of corresponding among amongst from in based given with on out") + r"\s[^.!?:;=\n]{0,80}?)?"
     r"(?:,?\s+" + _any("that which who we i you") + r"(?:\s[^.!?:;=\n]{0,80}?)?)?"
     r"(?:,\s*" + _any("then therefore thus hence so of_course in_short finally again") + r"\s*,?)?"
 )
@@ -123,17 +123,18 @@ NO_VALUE: Final = _pattern(r"\b(?:not|than|since|because|as)\b")
 _SPEAKER = (
     r"(?:\b"
     + _any("i we let'?s let_us let_me please i'm we're (?:you|one)_(?:should|must) i'd i'll now therefore so thus hence")
-    + r"(?:,[^,.]{1,30},)?\s+|^\W*(?!say|think|believe|guess|conclude|answer))"
+    + r"(?:,[^,.]{1,30},)?\s+|^\W*(?!to\b|say|think|believe|guess|conclude|answer))"
 )
 CHOSEN: Final = _pattern(
     _SPEAKER,
-    r"(?:(?:(?!initial|original|previous|earl|mistaken|wrong)[a-z]+ly|",
+    r"(?:(?:(?!initial|original|previous|earl|mistaken|wrong)[a-z]+ly|hereby|",
     _any("would will must should can now have_to am also still then had_to to going_to inclined_to like_to want_to"),
     r")\s+){0,4}",
     _any(
         "(?<=(?:'ll|ill)\\s)take (?<='d\\s)take (?<=would\\s)take prefer choose chose choosing pick(?:ed|ing)? select(?:ed|ing)? "
         "go(?:ing)?_(?:for|with) opt(?:ing)?_for say vote_for mark answer "
-        "settle_(?:on|for) conclude guess think believe bet_on lean(?:ing)?_towards? stick(?:ing)?_with stay(?:ing)?_with circle tick"
+        "settle_(?:on|for) conclude guess think believe bet_on lean(?:ing)?_towards? stick(?:ing)?_with stay(?:ing)?_with circle "
+        "tick finali[sz](?:e|ing) lock(?:ing)?_in submit(?:ting)?"
     ),
     r"(?:\s+that)?(?:\s+it(?:'s|\s+is|\s+must be|\s+should be))?(?:\s*[:,]|\s+",
     _any("the answer correct option choice letter is"),
@@ -141,14 +142,18 @@ CHOSEN: Final = _pattern(
 )
 THEREFORE: Final = _pattern(
     r"(?:(?:^|[\s,;:.(–—])",
-    _any("so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴ daher donc por_(?:lo_)?tanto portanto quindi"),
-    r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
+    _any(
+        "so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴ "
+        "daher donc por_(?:lo_)?tanto portanto quindi"
+    ),
+    r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->|=)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
     _any("the option choice answer it'?s? is must be letter"),
     r"\s+)*$",
 )
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
-    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|(?:no|yes)\s?[,:–—-]|actually,?|"
+    r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|(?:no|yes)\s?[,:–—-]|"
+    r"what(?:'s| is) left|(?:nothing(?: else)?|none|no other|cannot be anything)(?: \w+){0,2} (?:but|other than)|actually,?|"
     r"instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
@@ -254,7 +259,7 @@ RIGHT: Final = _pattern(
         "possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"
     ),
     r")|",
-    r"what (?:we (?:want|need|seek|were asked|are looking for)|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
+    r"what (?:we (?:want|need|seek|were asked|are (?:looking for|after))|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
     r"(?:the )?(?:exception|odd one(?: out)?)|",
     r"(?:correct|right|best|(?:the )?most (?:accurate|appropriate|likely|plausible|suitable|reasonable))(?:\s+(?:answer|option|"
     r"choice|one)s?)?",
@@ -268,7 +273,7 @@ RIGHT_OTHERWISE: Final = _pattern(
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
     r"\s+it (?:is|must be|has to be|should be)(?=\s*[.!]|$)|",
     r"\s+(?:gives|lists|states|says|shows|has|contains|describes|matches|agrees with)\s+(?:(?:exactly|precisely)\s+)?(?:this|it|what we|"
-    r"exactly|these|our)\b|\s+is it(?=\s*[.!]|$)|",
+    r"exactly|these|our)\b|\s+(?:is it|remains|does the job|fits the bill)(?=\s*[.!;]|$)|",
     r"\s+(?:matches|agrees with|fits|equals|corresponds to)\s+(?:this|the result|the value|the calculat\w+|the (?:correct )?answer|",
     r"our|the (?:computed|obtained|derived))\b|\s*[–—:,-]{1,2}\s*(?:this is |that is |is )?(?:the )?(?:(?:final|correct|"
     r"right) )+(?:answer|option|choice)",
@@ -293,7 +298,8 @@ NONE_RIGHT: Final = _pattern(r"\bnone of (?:the|these|them)\b[^.!?\n]{0,40}\b(?:
 
 _MINE = r"\b(?:i|we|i'm|i've|we've|my|our)\b[^.,;!?\n]{0,30}?\b"
 _CHOOSE = _any(
-    "chosen chose picked selected decided settled suspect confident_(?:in|of|about) convinced money_is sure_of landed answered concluded"
+    "chosen chose picked selected decided settled suspect confident_(?:in|of|about) convinced money_is sure_of landed answered "
+    "concluded end_up_with ended_up_with arrive_at arrived_at land_on"
 )
 _FIT = _any("fits? match(?:es)? aligns? agrees? captures? corresponds? summari[sz]es? reflects? captured matched reflected")
 FAVOUR_BEFORE: Final = _pattern(
@@ -301,7 +307,7 @@ FAVOUR_BEFORE: Final = _pattern(
     _any(
         "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
         "matching as_in listed_(?:under|as|in) leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? "
-        "in_other_words consistent given_(?:in|by) "
+        "in_other_words consistent i\\.e\\. namely labell?ed marked given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
     r"|^\W*(?:of|among|in|from|looking at) (?:the|these|those|our) (?:\w+ )?(?:choices|options|answers|list)\b[^.!?]*\b(?:is|are)"
@@ -321,7 +327,8 @@ AGAINST: Final = _pattern(
     _any(
         "not no nor never neither none cannot wrong incorrect false fails? eliminat\\w+ excluded? rul(?:ed?|ing)_out reject\\w* unlike "
         "would could might may suppose assume consider check test examine see let's some many (?<!in\\s)other people hint user key "
-        "book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why nothing nobody little hardly initially originally "
+        "book teacher friend he she they far close opposite near before doubt wonder unlikely unsure deny why nothing nobody "
+        "little hardly initially originally "
         "previously "
         "earlier at_first used_to thought part at_least "
         "students naive\\w* tempting partly partially almost but although however while than hard difficult given_that"
@@ -336,7 +343,11 @@ VERB: Final = re.compile(r"[,)]*\s+[a-z]+s\b")
 
 # ---- what makes a statement none: it is supposed, reported or denied
 
-TURN: Final = _pattern(r"\b", _any("but however yet in_fact in_truth in_reality actually so therefore thus hence"), r"\b|[;:]")
+TURN: Final = _pattern(
+    r"\b",
+    _any("but however yet no_doubt without_(?:a_|any_)?doubt in_fact in_truth in_reality actually so therefore thus hence"),
+    r"\b|[;:]",
+)
 SUPPOSED: Final = _pattern(
     r"\b",
     _any("if whether suppose supposing assume assuming unless imagine say claim pretend until thought used_to_think"),
@@ -429,7 +440,7 @@ def retractions(text: str) -> Iterator[Retraction]:
 
 NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\d*\s*[:.)]", re.IGNORECASE | re.MULTILINE)
 
-DENIED_AFTER: Final = _pattern(r"\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
+DENIED_AFTER: Final = _pattern(r"[,)]?\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
 
 # ---- lines
 

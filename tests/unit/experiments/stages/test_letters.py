@@ -1,9 +1,9 @@
 """Which letter an answer settles on.
 
-Endings in the formats that models use, in our own words. `letters-seen.jsonl` was labelled before the parser was written,
-`letters-later.jsonl` while it was; `letters-forms.jsonl`, `letters-held.jsonl` and `letters-fresh.jsonl` before it was mended, the latter
-two without a look at them until it was; `letters-tuned.jsonl` meanwhile, without the endings that it still gets wrong. A label of null: no
-letter is chosen, several are, or it cannot be told.
+Endings in the formats that models use, in our own words. `letters-seen` was labelled before the parser was written, `letters-later` while
+it was; `letters-forms`, `letters-held`, `letters-fresh` and `letters-last` before it was mended, the latter three without a look at what
+it made of them until it was; `letters-tuned` meanwhile, without the endings that it still gets wrong. A label of null: no letter is
+chosen, several are, or it cannot be told.
 """
 
 from __future__ import annotations
