@@ -116,7 +116,7 @@ class _Choice:
 
 _MENTION = re.compile(
     r"(?:(?<=\bis)|(?<=answer)|(?<=option)|(?<=choice))\(\s?(?P<stuck>[A-Za-z])\s?\)|"
-    r"(?<![A-Za-z0-9_^\\'°|-])(?<![A-Za-z0-9]\.)(?<![K-Zk-z]/)(?<!\b[A-Za-z]\()"
+    r"(?<![A-Za-z0-9_^\\'°|\]-])(?<![A-Za-z0-9]\.)(?<![K-Zk-z]/)(?<!\b[A-Za-z]\()"
     r"(?:\(\s?(?P<round>[A-Za-z])\s?\)|\[{1,3}\s?(?P<square>[A-Za-z])\s?\]{1,3}|\((?P<half>[A-Z])(?=[.:] )|(?P<closed>[A-Za-z])\)|"
     r"(?P<bare>[A-Za-z])(?![A-Za-z0-9_^']))"
 )
@@ -486,6 +486,8 @@ def _label(place: int, start: int, line: str) -> _Label | None:
         return None
     group = next(name for name in ("round", "square", "bare", "short") if found[name])
     letter = found[group]
+    if group == "square" and line[found.end() - 1].islower():  # [A] decreases
+        return None
     faint = letter.islower() or letter == "I" or group == "short"
     return _Label(place, start + found.start(group), letter.upper(), line[found.end() - 1 :], found["mark"] == ":", faint)
 

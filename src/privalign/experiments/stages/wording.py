@@ -38,7 +38,7 @@ MATHS: Final = re.compile(
 )
 RUNNING_SCRIPT: Final = re.compile(r"\s*[^\W\d_a-zA-Z]")  # B입니다
 CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]、]|\n|--|[–—]|\s-\s)")
-IN_BRACKETS: Final = re.compile(r"\s+[(\[][^)\]\n]{2,}[)\]]")  # the option's text
+IN_BRACKETS: Final = re.compile(r"\s+[(\[][^)\]\n]{2,}[)\]](?=\s*(?:[.,;:!\n]|$))")  # the option's text
 FUNCTION_WORD: Final = re.compile(
     r"\s+(?:[(\[]|(?:as(?! an?\b)|to(?= me\b)|and(?= (?:not|that|this|it|the others?|the rest|none|no|[A-J]|\([A-J]\))\b)|"
     + _any(
@@ -216,7 +216,7 @@ _LIGHT = _any(
     "we i'd i'll i'm we'll we're am are my our the final answer option choice letter pick guess selection vote best correct right only "
     "one response go going with for say think believe feel choose select take settle stick stay lean leaning towards? opt seems? "
     "looks? appears like indeed still just simply leaves leaving us left which gives yields by process of elimination inclined here "
-    "actually"
+    "actually things considered everything taken together"
 )
 LIGHT: Final = _pattern(
     rf"^(?=.*\w)(?!\W*(?:(?:say|now|checking)\b|(?:by|in|on|for|of|and|all|like|with)\W*$))(?:[\s,:;*(–—-]|\b{_LIGHT}(?![\w']))+$"
@@ -271,7 +271,7 @@ RIGHT_OTHERWISE: Final = _pattern(
     r"\s+correct(?=\s*(?:[.,;!]|$))|\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
     r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
-    r"\s+it (?:is|must be|has to be|should be)(?=\s*[.!]|$)|",
+    r"\s+it (?:is|must be|has to be|should be)(?=(?:, then)?\s*(?:[.!]|$))|",
     r"\s+(?:gives|lists|states|says|shows|has|contains|describes|matches|agrees with)\s+(?:(?:exactly|precisely)\s+)?(?:this|it|what we|"
     r"exactly|these|our)\b|\s+(?:is it|remains|does the job|fits the bill)(?=\s*[.!;]|$)|",
     r"\s+(?:matches|agrees with|fits|equals|corresponds to)\s+(?:this|the result|the value|the calculat\w+|the (?:correct )?answer|",
@@ -298,7 +298,7 @@ NONE_RIGHT: Final = _pattern(r"\bnone of (?:the|these|them)\b[^.!?\n]{0,40}\b(?:
 
 _MINE = r"\b(?:i|we|i'm|i've|we've|my|our)\b[^.,;!?\n]{0,30}?\b"
 _CHOOSE = _any(
-    "chosen chose picked selected decided settled suspect confident_(?:in|of|about) convinced money_is sure_of landed answered "
+    "chosen chose picked selected decided settled suspect confident_(?:in|of|about) convinced money sure_of landed answered "
     "concluded end_up_with ended_up_with arrive_at arrived_at land_on"
 )
 _FIT = _any("fits? match(?:es)? aligns? agrees? captures? corresponds? summari[sz]es? reflects? captured matched reflected")
@@ -306,7 +306,7 @@ FAVOUR_BEFORE: Final = _pattern(
     rf"(?:{_MINE}{_CHOOSE}|\b",
     _any(
         "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
-        "matching as_in listed_(?:under|as|in) leads?_(?:us_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? "
+        "matching as_in listed_(?:under|as|in) leads?_(?:us_|me_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? "
         "in_other_words consistent i\\.e\\. namely labell?ed marked given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
     ),
@@ -318,7 +318,8 @@ FAVOUR_BEFORE: Final = _pattern(
 FAVOUR_AFTER: Final = _pattern(
     rf"\s+(?:\w+ )?{_FIT}\b|\s+",
     _any("best accurately correctly precisely exactly"),
-    r"\s+\w+s\b|\s+(?:is|seems|appears|stands|looks|remains)\s+(?:\w+\s+){0,3}(?:correct|right|true|best|strongest)\b|",
+    r"\s+\w+s\b|\s+(?:is|seems) (?:the )?(?:most|best|more) (?:consistent|compatible|likely|plausible|appropriate|accurate|reasonable)\b|"
+    r"\s+(?:is|seems|appears|stands|looks|remains)\s+(?:\w+\s+){0,3}(?:correct|right|true|best|strongest)\b|",
     r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b",
 )
 WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it|which) is (?:\w+ )?what (?:(?:option|choice|answer|statement) )?$")
@@ -358,7 +359,7 @@ GUESSING: Final = _pattern(
     r"answer|decide|select|say)?\b"
 )
 UNREAL: Final = _pattern(r"\b(?:if|had|were|without|unless)\b")
-UNREAL_AFTER: Final = _pattern(r"[^.!?\n]{0,60}?\b(?:if|had|were it|unless|provided|in (?:that|this) case)\b|\s+(?:for|with) an?\b")
+UNREAL_AFTER: Final = _pattern(r"[^.!?\n]{0,60}?\b(?:if|had|were it|unless|provided|but|in (?:that|this) case)\b|\s+(?:for|with) an?\b")
 CONDITION: Final = _pattern(r"\s*,?\s*(?:only )?(?:if|unless|provided)\b")
 MODAL: Final = _pattern(r"\b(?:would|could|might|may)\b")
 REPORTED: Final = _pattern(
@@ -428,6 +429,9 @@ def retractions(text: str) -> Iterator[Retraction]:
     """ "Wait, that is wrong", "No, (A) cannot be right", "scratch that": where the text takes something back."""
     for found in _WITHDRAWN.finditer(text):
         yield Retraction(found.start(), found.end(), "")
+    for found in _NOT_IT.finditer(text):
+        if found["letter"].isupper():
+            yield Retraction(found.start(), found.end(), found["letter"])
     for found in _VERDICT.finditer(text):
         before = text[max(0, found.start() - 80) : found.start()]
         subject = _SUBJECT.search(before)
@@ -438,9 +442,12 @@ def retractions(text: str) -> Iterator[Retraction]:
             yield Retraction(found.start(), found.end(), (subject["letter"] or "").upper())
 
 
+_NOT_IT: Final = _pattern(
+    r"\b(?:it|that|the answer)\s*(?:isn't|is not|'s not|can't be|cannot be|wasn't|couldn't be)\s+(?:(?:option|choice)\s+)?\(?(?P<letter>[A-Z])\b(?!')"
+)
 NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\d*\s*[:.)]", re.IGNORECASE | re.MULTILINE)
 
-DENIED_AFTER: Final = _pattern(r"[,)]?\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
+DENIED_AFTER: Final = _pattern(r"(?:\s+\([^()\n]{1,40}\))?[,)]?\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
 
 # ---- lines
 
