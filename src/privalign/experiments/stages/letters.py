@@ -294,7 +294,7 @@ class _Text:
         """Whether the sentence, or its last clause, comes to the letter."""
         if choice.tail == "end" and (self._real(wording.ADJACENT, choice, before) or wording.REASONED.search(before)):
             return True
-        if self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
+        if (choice.capital or choice.closed) and self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
             return True
         if choice.tail == "text":
             return before.rstrip().endswith(":") and bool(self._real(wording.THEREFORE, choice, before.rstrip(": ")))
@@ -413,6 +413,9 @@ class _Text:
         ticked = [label for label, no in zip(labels, crossed, strict=True) if not no and wording.AFFIRMED.search(label.text)]
         if len(ticked) == 1 and sum(crossed) > 1:
             yield _Event(labels[-1].start, labels[-1].start, ticked[0].letter, "label")
+        marks = list(wording.MARKED.finditer(self._words))
+        if len(marks) > 1 and len(right := [mark for mark in marks if mark["yes"]]) == 1:
+            yield _Event(marks[-1].start(), marks[-1].start(), right[0]["letter"], "label")
 
     def _is_no_answer(self, label: _Label) -> bool:
         if label.faint and (label.place > 0 or len(label.text) > _SHORT or wording.SENTENCE.search(label.text.rstrip(" .!"))):

@@ -55,7 +55,7 @@ REASON: Final = _pattern(
     r"\s*[,;–—]?\s+\(?",
     _any(
         "because since as(?!_an?\\b) obviously clearly of_course i_think i_believe i_guess i_am_sure for_sure all_the_way "
-        "final_answer definitely not rather_than instead_of even_though"
+        "final_answer definitely not and_not rather_than instead_of even_though"
     ),
     r"\b(?!-)",
 )
@@ -72,7 +72,7 @@ NOUN: Final = (
         "exception odd_one_out best_match best_fit best_description best_explanation"
     )
     + rf"|(?:closest|nearest)(?:\s+(?:one|match|value|fit|to\s[^.!?:;\n]{{1,40}}?))?|{ADJECTIVE} (?:one|statements?|claim)"
-    + r"|(?:one|statement)(?=\s+(?:that|which)))"
+    + r"|(?:one|statement)(?=\s+(?:that|which))|(?:one|statement)\s+not\s+\w+)"
 )
 _GAP = (
     r"(?:\s+" + _any("choices? options? letter key here below above correct selected chosen left remaining standing") + r"){0,2}"
@@ -115,7 +115,9 @@ VALUE: Final = _pattern(
     r"(?P<value>(?:[^.!?\n]|\.\d){1,80}?)[\s,(]*",
     r"(?P<noun>(?:answer choice|option|choice|answer)\s+)?$",
 )
-BEST: Final = _pattern(r"\b", _any("correct right best appropriate likely plausible accurate suitable"), rf"(?:\s+[\w-]+){{0,5}}{_BE}\s*$")
+BEST: Final = _pattern(
+    r"\b", _any("correct right best only appropriate likely plausible accurate suitable"), rf"(?:\s+[\w-]+){{0,5}}{_BE}\s*$"
+)
 NO_VALUE: Final = _pattern(r"\b(?:not|than|since|because|as)\b")
 
 # ---- before the letter: I choose …, therefore …, it is …, which matches option …
@@ -199,7 +201,7 @@ LABELLED_THING: Final = _pattern(  # "see figure (B)"
     r"\b",
     _any(
         "parts? figures? fig\\.? eq(?:uation)?s?\\.? step case table section theorem lemma property condition set matrix panel vitamin "
-        "type group statements? claim points? line graph curve plan class grade hepatitis in of from see by than unlike not like and "
+        "type group statements? claim points? line graph curve plan class grade hepatitis at in of from see by than unlike not like and "
         "or event box row column assumption axiom phase region structure compound reaction excluded? excluding discard(?:ed)? "
         "reject(?:ed)? eliminated? ruled_out "
         "over against except why about with"
@@ -371,7 +373,7 @@ REPORTED: Final = _pattern(
     _any(
         "tempt\\w* at_first first_glance naive\\w* students? people others someone mistaken\\w* wrongly incorrectly erroneous\\w* "
         "common_(?:mistake|error) initially originally earlier previously i_(?:first|once) key_says hint user claimed "
-        "supposedly never trap distractor"
+        "thinks believes argues insists supposedly never trap distractor"
     ),
     r")\b",
 )
@@ -443,11 +445,14 @@ def retractions(text: str) -> Iterator[Retraction]:
 
 
 _NOT_IT: Final = _pattern(
-    r"\b(?:it|that|the answer)\s*(?:isn't|is not|'s not|can't be|cannot be|wasn't|couldn't be)\s+(?:(?:option|choice)\s+)?\(?(?P<letter>[A-Z])\b(?!')"
+    r"\b(?:it|that|the answer)\s*(?:isn't|is not|'s not|can't be|cannot be|wasn't|couldn't be)\s+(?:(?:option|"
+    r"choice)\s+)?\(?(?P<letter>[A-Z])\b(?!')"
 )
 NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\d*\s*[:.)]", re.IGNORECASE | re.MULTILINE)
 
-DENIED_AFTER: Final = _pattern(r"(?:\s+\([^()\n]{1,40}\))?[,)]?\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b")
+DENIED_AFTER: Final = _pattern(
+    r"(?:\s+\([^()\n]{1,40}\))?[,)]?\s+(?:is|are|was|seems|looks)\s+(?:\w+ly )?(?:wrong|incorrect|false|not|out)\b"
+)
 
 # ---- lines
 
@@ -456,7 +461,7 @@ LINE_REST: Final = re.compile(r"[ .)!\]✓✅✔;,]*(?:\n|$)")
 LABEL: Final = re.compile(
     r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) )?(?:\((?P<round>[A-Za-z])\)[,:]?|\[(?P<square>[A-Za-z])\][,:]?|"
     r"(?P<bare>[A-Za-z])(?P<mark>[.):]| [–—-](?= \w\w| \d)))"
-    r" \S|(?P<short>[B-HJ])(?:, | \()(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
+    r" \S|(?P<short>[A-HJ](?= \()|[B-HJ](?=, ))[ ,(]+(?!.*\b(?:is|are|was|were|has|have|being|not?)\b)\w{2}"
 )
 REFUTED: Final = _pattern(
     r"^\W*(?:is|was|are|has|does|doesn't|cannot|can't|fails|seems|lacks|contradicts|ignores)\b|^.{0,12}?\b(?:incorrect|wrong|false|"
@@ -467,6 +472,7 @@ _VERDICT_AT = (r"^\W*(?:(?:this|that|it)(?: \w+)? (?:is|was|looks) )?(?:", r")\b
 _YES, _NO = _any("correct right yes true"), _any("incorrect wrong false no not_correct not_right not_true")
 AFFIRMED: Final = _pattern(r"[✓✔✅]|", _YES.join(_VERDICT_AT[:2]), _YES, _VERDICT_AT[2])
 CROSSED: Final = _pattern(r"[✗✘❌✖]|", _NO.join(_VERDICT_AT[:2]), _NO, _VERDICT_AT[2])
+MARKED: Final = re.compile(r"\b(?P<letter>[A-J])\b[).:]? ?(?:(?P<yes>[✓✔✅])|[✗✘❌✖])")
 BOX_LEAD: Final = _pattern(r"\s*(?:(?:the|final|correct|answer|option|choice|letter|is)\b[\s:]*)*")
 BOX_JOIN: Final = _pattern(r"[\s,;]*(?:and|or|&)?\s*")
 SENTENCE: Final = re.compile(r"[.!?][ )]+|\n+")
