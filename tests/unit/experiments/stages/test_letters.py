@@ -2,8 +2,8 @@
 
 Endings in the formats that models use, in our own words. `letters-seen` was labelled before the parser was written, `letters-later` while
 it was; `letters-forms`, `letters-held`, `letters-fresh` and `letters-last` before it was mended, the latter three without a look at what
-it made of them until it was; `letters-tuned` meanwhile, without the endings that it still gets wrong. A label of null: no letter is
-chosen, several are, or it cannot be told.
+it made of them until it was; `letters-other` by another hand; `letters-tuned` meanwhile, without the endings that it still gets wrong.
+A label of null: no letter is chosen, several are, or it cannot be told.
 """
 
 from __future__ import annotations
