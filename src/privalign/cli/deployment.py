@@ -308,11 +308,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     answers = min((getattr(limit, name) // getattr(worst, name) for name in counters), default=None)
     left = min((max(0, getattr(limit, name) - getattr(debited, name)) // getattr(worst, name) for name in counters), default=None)
     promised = terms.rule.guarantee() if account is None else account.guarantee
-    pays = (
-        "Its answers are free."
-        if answers is None
-        else f"It pays for at least {answers:,} answers in all."
-    )
+    pays = "Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all."
     given = f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}"
     if sensitivity.release is not None:
         guarantee = (
