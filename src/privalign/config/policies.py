@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from privalign.config.tables import Table, resolve_secret
+from privalign.config.tables import Table, resolve_proxy, resolve_secret
 from privalign.policies.protocol import Policy
 
 
@@ -37,7 +37,7 @@ def _hint(url: str) -> str:
 
 
 def _openai(table: Table) -> Callable[[], Policy]:
-    url, model, key = table.text("base_url"), table.text("model"), table.secret("api_key")
+    url, model, key, proxy = table.text("base_url"), table.text("model"), table.secret("api_key"), table.proxy()
     options = {
         "parameters": table.mapping("parameters", {}),
         "timeout": table.duration("timeout", 600.0),
@@ -48,7 +48,7 @@ def _openai(table: Table) -> Callable[[], Policy]:
     def make() -> Policy:
         from privalign.policies.openai import OpenAIPolicy
 
-        return OpenAIPolicy(url, model, api_key=resolve_secret(key), **options)
+        return OpenAIPolicy(url, model, api_key=resolve_secret(key), proxy=resolve_proxy(proxy), **options)
 
     return make
 
