@@ -24,7 +24,7 @@ app = typer.Typer(
     name="privalign",
     help="Differentially private inference-time alignment.",
     invoke_without_command=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -76,6 +76,8 @@ def command() -> Any:
 
 def main() -> NoReturn:
     """Runs the command line and exits with the code of the contract; an error is one line on stderr."""
+    if sys.stdout is None:  # closed before the start: what is paid for would be lost
+        _fail("stdout: is closed, so that no answer could be shown; leave it open, or send it to /dev/null", code=2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an answer that is paid must not be lost to a narrow encoding

@@ -41,7 +41,7 @@ def _openai(table: Table) -> Callable[[], Policy]:
     options = {
         "parameters": table.mapping("parameters", {}),
         "timeout": table.duration("timeout", 600.0),
-        "retries": table.whole("retries", 3),
+        "retries": table.index("retries", 3),
         "concurrency": table.whole("concurrency", 64),
     }
 

@@ -746,3 +746,9 @@ def test_the_keys_that_are_known_are_all_that_would_be_read(tmp_path: Path, tabl
     there = BASE.get(kind, {}).get(inner, {}) if inner else BASE.get(kind, {})
     for name in names - set(there) - {"kind"}:
         assert (unknown(name) == "") is (name in listed), name
+
+
+def test_a_byte_order_mark_and_no_retries_are_taken(tmp_path: Path) -> None:
+    file = write(tmp_path, changed("policies/local/retries", 0))
+    file.write_text("\ufeff" + file.read_text(), encoding="utf-8")
+    assert load(file).policies["local"].make().name
