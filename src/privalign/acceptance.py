@@ -95,7 +95,7 @@ class AcceptanceCurve:
 
     def __post_init__(self) -> None:
         positive("range", self.width)
-        positive("sigma-z", self.scale)
+        positive("sigma_z", self.scale)
         positive("tail", self.tail)
         if not math.isfinite(self.threshold):
             raise InvalidInput("threshold", f"{self.threshold} is not a finite number")

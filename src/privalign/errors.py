@@ -2,6 +2,7 @@
 
     PrivalignError
     ├── InvalidInput          a setting or an argument is wrong (exit code 2)
+    │   ├── SeveralFaults     more than one setting of a file is wrong; holds all of them
     │   ├── InvalidFile       a line of an input file is wrong; names file, line and remedy
     │   └── InvalidRewards    scores that are not finite numbers, or not as many as asked for
     ├── MissingDependency     an optional part is not installed; names the remedy (exit code 2)
@@ -17,6 +18,8 @@ Messages are one line: the thing, its value, the remedy. They never hold a rewar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class PrivalignError(Exception):
     """Base of all errors raised on purpose; `str(error)` is one line for people."""
@@ -29,6 +32,14 @@ class InvalidInput(PrivalignError, ValueError):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
+
+
+class SeveralFaults(InvalidInput):
+    """All that is wrong with a file, the first as its own line."""
+
+    def __init__(self, faults: Sequence[InvalidInput], remedy: str) -> None:
+        super().__init__(faults[0].field, f"{faults[0].message}; and {len(faults) - 1} more: {remedy}")
+        self.faults = tuple(faults)
 
 
 class InvalidFile(InvalidInput):
@@ -89,7 +100,11 @@ class LeaseExpired(PrivalignError):
 
 
 class CheckFailed(PrivalignError):
-    """A verification found something wrong; the message says what and where."""
+    """A verification found something wrong; the message says what and where, `messages` all of it, a line each."""
+
+    def __init__(self, *messages: str) -> None:
+        super().__init__(messages[0])
+        self.messages = messages
 
 
 ENDED_BY_SIGNAL = range(129, 193)  # exit codes

@@ -224,7 +224,7 @@ def read_lines(path: Path, common: Mapping[str, Any]) -> Iterator[tuple[int, dic
     """The sets of options of a `--from` file, each laid over those given on the command line.
 
     Raises:
-        InvalidFile: unreadable, or a line that is not a JSON object.
+        InvalidFile: unreadable, or a line that is not a JSON object, or names another mechanism than the command line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -243,6 +243,9 @@ def read_lines(path: Path, common: Mapping[str, Any]) -> Iterator[tuple[int, dic
             document = None
         if not isinstance(document, dict):
             raise InvalidFile(str(path), number, "not a JSON object; give one set of options a line")
+        if document.get("mechanism", common.get("mechanism")) != common.get("mechanism"):
+            other = f"mechanism: {_brief(document['mechanism'])} where the command names {common['mechanism']}"
+            raise InvalidFile(str(path), number, f"{other}; leave it out, or give these lines to a command of their own")
         yield number, {**common, **document}
     if empty:
         raise InvalidFile(str(path), None, "no options in it; give one JSON object a line")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -211,6 +212,34 @@ def test_help_marks_what_is_required(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_command_takes_json(path: tuple[str, ...]) -> None:
     assert "--json" in {name for parameter in LEAVES[path].params for name in parameter.opts}
+
+
+def test_help_is_asked_for_in_one_letter_too() -> None:
+    for path in ((), ("study",), ("epsilon",)):
+        assert run(*path, "-h") == run(*path, "--help")
+
+
+def test_the_package_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["privalign", "--version"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_module("privalign", run_name="__main__")
+    assert (exit.value.code, capsys.readouterr().out) == (0, f"{privalign.__version__}\n")
+
+
+def test_nothing_is_done_where_stdout_is_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["privalign", "init", "unwritten.toml"])
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert (exit.value.code, capsys.readouterr().err[:24]) == (2, "privalign: stdout: is cl")
+    assert not Path("unwritten.toml").exists()
+
+
+def test_shells_can_complete_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_PRIVALIGN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "privalign cal")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert run()[1].split() == ["calibrate"]
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
@@ -635,10 +664,10 @@ def test_a_line_of_from_takes_any_value(tmp_path: Path, line: dict[str, Any]) ->
 
 def test_from_prints_one_document_a_line_in_order(tmp_path: Path) -> None:
     file = tmp_path / "options.jsonl"
-    file.write_text('\ufeff{"scale": 1}\n\n{"scale": 2, "n": 3}\n{"mechanism": "base", "n": 2}\n')
-    code, out, error = run("epsilon", "privbon", "--n", 5, "--from", file, "--json")
-    assert (code, error) == (0, "") or "adds no noise" in error
-    file.write_text('{"scale": 1}\n\n{"scale": 2, "n": 3}\n{"scale": 3, "range": [0, 2], "sensitivity": "range"}\n')
+    file.write_text('{"scale": 1}\n{"mechanism": "privbon", "scale": 1}\n{"mechanism": "base", "n": 2}\n')
+    error = one_line(["epsilon", "privbon", "--from", file, "--json"], 2)
+    assert "options.jsonl, line 3: mechanism: 'base' where the command names privbon" in error
+    file.write_text('\ufeff{"scale": 1}\n\n{"scale": 2, "n": 3}\n{"scale": 3, "range": [0, 2], "sensitivity": "range"}\n')
     code, out, error = run("epsilon", "privbon", "--n", 5, "--from", file, "--json")
     assert (code, error) == (0, "")
     documents = [json.loads(line) for line in out.splitlines()]

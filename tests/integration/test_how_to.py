@@ -107,7 +107,7 @@ def test_every_command_and_setting_that_is_mentioned_exists(page: Path) -> None:
             assert word in command.commands, mention
             command = command.commands[word]
     known = {field.name for field in fields(GatewaySettings)} | {"max_characters", "max_tokens"}  # of rewards and policies
-    known |= {"max_connections"}  # PostgreSQL's
+    known |= {"max_connections", "max_completion_tokens"}  # PostgreSQL's, OpenAI's
     for word in re.findall(r"`((?:max|requests|ping|shutdown|secure|session|body)_[a-z_]+)`", prose):
         assert word in known, word
 

@@ -24,7 +24,7 @@ app = typer.Typer(
     name="privalign",
     help="Differentially private inference-time alignment.",
     invoke_without_command=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -76,6 +76,8 @@ def command() -> Any:
 
 def main() -> NoReturn:
     """Runs the command line and exits with the code of the contract; an error is one line on stderr."""
+    if sys.stdout is None:  # closed before the start: what is paid for would be lost
+        _fail("stdout: is closed, so that no answer could be shown; leave it open, or send it to /dev/null", code=2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an answer that is paid must not be lost to a narrow encoding
@@ -87,25 +89,25 @@ def main() -> NoReturn:
     except SystemExit as stop:
         sys.exit(UNREAD if stop.code == 1 else stop.code)  # the parser's 1 is a closed pipe, as of `| head`
     except ParserError as error:
-        _fail(_usage(error), 2)
+        _fail(_usage(error), code=2)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted", INTERRUPTED)
+        _fail("interrupted", code=INTERRUPTED)
     except BudgetExhausted as error:
-        _fail(str(error), 3)
+        _fail(str(error), code=3)
     except BackendFailed as error:
-        _fail(str(error), 4)
+        _fail(str(error), code=4)
     except CheckFailed as error:
-        _fail(str(error), 5)
+        _fail(*error.messages, code=5)
     except PrivalignError as error:
-        _fail(str(error), 2)
+        _fail(str(error), code=2)
     except ArithmeticError:
-        _fail("settings: too extreme for floating-point numbers; give milder ones", 2)
+        _fail("settings: too extreme for floating-point numbers; give milder ones", code=2)
     except UnicodeEncodeError:
-        _fail("settings: a name or text that is not Unicode cannot be used here; rename it", 2)
+        _fail("settings: a name or text that is not Unicode cannot be used here; rename it", code=2)
     except OSError as error:
-        _fail(f"{error.filename or 'output'}: {error.strerror}; give it room and access", 2)
+        _fail(f"{error.filename or 'output'}: {error.strerror}; give it room and access", code=2)
     if code == INTERRUPTED:  # the parser has caught it already
-        _fail("interrupted", INTERRUPTED)
+        _fail("interrupted", code=INTERRUPTED)
     sys.exit(code)
 
 
@@ -123,6 +125,7 @@ def _terminated(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo("privalign: " + " ".join(message.split()), err=True)
+def _fail(*messages: str, code: int) -> NoReturn:
+    for message in messages:
+        typer.echo("privalign: " + " ".join(message.split()), err=True)
     sys.exit(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import remaining_delta
 from privalign.cli.output import print_facts, print_json, printable, replacing
-from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError
+from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError, SeveralFaults
 
 if TYPE_CHECKING:
     from privalign.aligner.clock import Deadline
@@ -101,43 +101,87 @@ def init(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="Deployment file.", metavar="FILE", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Deployment file.", metavar="[FILE]")] = DEFAULT_FILE,
     probe: Annotated[bool, typer.Option(help="Ask every policy and score with every reward, on a public text.")] = True,
     json: options.Json = False,
 ) -> None:
     """Resolves everything, probes the back-ends with a public text, and states each model's guarantee in one sentence.
 
-    And when selection leaves, as measured here where the file does not state it: see the page about time.
+    And when selection leaves, as measured here where the file does not state it: see the page about time. All that is wrong is named,
+    a line each.
 
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
     from privalign.config import load
+    from privalign.config.doubts import doubts
+    from privalign.intervals import shown
 
-    try:
+    faults = _Faults(file)
+    with faults.gathered():
         deployment = load(file)
         if not deployment.models:
             raise CheckFailed(f"{file}: no [models.*] table, so there is nothing to ask for; add one")
         accounts = deployment.accounts_found()
-        models = [_model_facts(deployment, spec, accounts[spec.account]) for spec in deployment.models.values()]
-        if probe:
-            for spec, facts in zip(deployment.models.values(), models, strict=True):
-                facts["deadline"] = asyncio.run(_probe(deployment, spec))
-    except PrivalignError as error:
-        if isinstance(error, InvalidFile) and error.path == str(file):
-            raise
-        raise CheckFailed(str(error)) from None
+    faults.refuse()
+    models = []
+    for spec in deployment.models.values():
+        with faults.gathered():
+            facts = _model_facts(deployment, spec, accounts[spec.account])
+            models.append(facts)
+            if facts["left"] == 0 and spec.on_exhausted == "refuse":
+                raise CheckFailed(f"{file}: [models.{spec.name}] account: {_unpayable(facts)}")
+    if probe:
+        for back_end in _back_ends(deployment):
+            with faults.gathered():
+                asyncio.run(back_end)
+        faults.refuse()
+        for spec, facts in zip(deployment.models.values(), models, strict=True):
+            facts["deadline"] = _deadline(deployment, spec)
+    faults.refuse()
     missing = [name for name, account in accounts.items() if account is None]
+    warnings = doubts(deployment)
     if json:
-        shown = [{**model, "deadline": asdict(model["deadline"])} if probe else model for model in models]
-        print_json({"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": shown, "accounts_to_create": missing})
+        listed = [{**model, "deadline": asdict(model["deadline"])} if probe else model for model in models]
+        found = {"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": listed, "accounts_to_create": missing}
+        print_json({**found, "warnings": warnings})
         return
     for model in models:
         typer.echo(f"{model['name']}: {model['guarantee']}")
+        account = accounts[model["account"]]
+        if account is not None and model["left"] is not None:
+            typer.echo(f"{model['name']}: at least {model['left']:,} answers are left, as ε = {shown(account.spent[0])} is spent already")
         if probe:
             typer.echo(f"{model['name']}: selection leaves at {model['deadline']}, whatever the scores")
+    for warning in warnings:
+        typer.echo(f"warning: {warning}")
     if missing:
         typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
     typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
+
+
+class _Faults:
+    """What a check has found wrong so far."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._messages: list[str] = []
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Goes on after what is wrong in the block; only a file that cannot be read at all ends the check here."""
+        try:
+            yield
+        except SeveralFaults as several:
+            self._messages += [str(fault) for fault in several.faults]
+        except PrivalignError as error:
+            if isinstance(error, InvalidFile) and error.path == str(self._file):
+                raise
+            self._messages.append(str(error))
+
+    def refuse(self) -> None:
+        """Ends the check where anything was wrong."""
+        if self._messages:
+            raise CheckFailed(*dict.fromkeys(self._messages))
 
 
 def ask(
@@ -185,35 +229,59 @@ def ask(
     print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
 
 
-async def _probe(deployment: Deployment, spec: ModelSpec) -> Deadline:
-    """A public prompt through the policy, a public text through the reward, and the deadline of selection; no account is touched."""
-    from privalign.aligner.clock import Clock
-    from privalign.randomness import SecureRandomness
+def _back_ends(deployment: Deployment) -> Iterator[Coroutine[Any, Any, None]]:
+    """The probe of every back-end that a model uses, each once; no account is touched."""
+    models = deployment.models.values()
+    yield from (_probe_policy(deployment, name) for name in dict.fromkeys(spec.policy for spec in models))
+    yield from (_probe_reward(deployment, name) for name in dict.fromkeys(spec.reward for spec in models))
+
+
+async def _probe_policy(deployment: Deployment, name: str) -> None:
+    """A public prompt through the policy."""
     from privalign.types import Request
 
-    kind = deployment.policies[spec.policy].kind
-    with _located(f"{deployment.file}: [policies.{spec.policy}]"):
-        policy = deployment.policies[spec.policy].make()
-        if kind != "recorded":  # it answers the recorded prompts only, and has just been read
+    spec = deployment.policies[name]
+    with _located(f"{deployment.file}: [policies.{name}]", spec.hint):
+        policy = spec.make()
+        if spec.kind != "recorded":  # it answers the recorded prompts only, and has just been read
             await policy.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
-    with _located(f"{deployment.file}: [rewards.{spec.reward}]"):
-        reward = deployment.rewards[spec.reward].make()
-        await reward.probe()
-        return Clock(spec.served(policy, reward), SecureRandomness()).deadline()
+
+
+async def _probe_reward(deployment: Deployment, name: str) -> None:
+    """A public text through the reward."""
+    with _located(f"{deployment.file}: [rewards.{name}]"):
+        await deployment.rewards[name].make().probe()
+
+
+def _deadline(deployment: Deployment, spec: ModelSpec) -> Deadline:
+    """The deadline of selection."""
+    from privalign.aligner.clock import Clock
+    from privalign.randomness import SecureRandomness
+
+    served = spec.served(deployment.policies[spec.policy].make(), deployment.rewards[spec.reward].make())
+    return Clock(served, SecureRandomness()).deadline()
 
 
 @contextlib.contextmanager
-def _located(table: str) -> Iterator[None]:
-    """Says which back-end did not do its work."""
+def _located(table: str, hint: str = "") -> Iterator[None]:
+    """Says which back-end did not do its work, and what else to try."""
     try:
         yield
     except BackendFailed as error:
-        raise CheckFailed(f"{table}: {error}") from None
+        raise CheckFailed(f"{table}: {error}" + (f"; {hint}" if hint else "")) from None
+
+
+def _unpayable(facts: dict[str, Any]) -> str:
+    """Why an account pays for no answer of a model, and what to do."""
+    if facts["answers"]:
+        return f"of {facts['account']} too little is left for one more answer; raise it, name another one, or set on_exhausted"
+    return f"{facts['account']} cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account"
 
 
 def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | None) -> dict[str, Any]:
     """What one model promises; `account` is the one in the ledger, None where it is still to be made as the file says."""
     from privalign.accounting import costs
+    from privalign.accounting.rules import Debit
     from privalign.intervals import shown
     from privalign.mechanisms.protocol import event_of
     from privalign.sensitivity import PERSON
@@ -236,16 +304,12 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
     }
     worst = terms.rule.charge(event)
     limit = terms.rule.limit if account is None else account.limit
-    counters = ("epsilon", "delta", "rho", "rdp")
-    answers = min((getattr(limit, name) // getattr(worst, name) for name in counters if getattr(worst, name)), default=None)
+    debited = Debit() if account is None else account.debited
+    counters = [name for name in ("epsilon", "delta", "rho", "rdp") if getattr(worst, name)]
+    answers = min((getattr(limit, name) // getattr(worst, name) for name in counters), default=None)
+    left = min((max(0, getattr(limit, name) - getattr(debited, name)) // getattr(worst, name) for name in counters), default=None)
     promised = terms.rule.guarantee() if account is None else account.guarantee
-    pays = (
-        "Its answers are free."
-        if answers is None
-        else f"It pays for at least {answers:,} answers in all."
-        if answers
-        else "It cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account."
-    )
+    pays = "Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all."
     given = f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}"
     if sensitivity.release is not None:
         guarantee = (
@@ -264,6 +328,7 @@ def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | Non
         "mechanism": spec.mechanism.name,
         "epsilon": epsilon,
         "answers": answers,
+        "left": left,
         **sensitivity.stated(),
         "range_from": reward.range_from,
         "guarantee": guarantee,

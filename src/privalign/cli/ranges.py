@@ -177,7 +177,8 @@ def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
 
     try:
         text = config.read_bytes().decode("utf-8")  # as it is, line ends too
-        edited = with_range(text, name, mapped, replace=replace)
+        mark = "\ufeff" * text.startswith("\ufeff")  # some editors write one before the text
+        edited = mark + with_range(text.removeprefix(mark), name, mapped, replace=replace)
     except OSError as error:
         raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
     except InvalidInput as error:

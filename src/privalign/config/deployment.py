@@ -18,7 +18,7 @@ from privalign.config.gateway import read_gateway
 from privalign.config.policies import PolicySpec, read_policy
 from privalign.config.rewards import RewardSpec, read_reward
 from privalign.config.tables import Table, resolve_secret
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.errors import InvalidFile, InvalidInput, SeveralFaults
 from privalign.events import Event
 from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Account, Key, Ledger, UnknownAccount
@@ -145,17 +145,21 @@ class Deployment:
         Raises:
             InvalidInput: an account there differs from the file, or a name cannot be one. LedgerFailed: the ledger cannot be read.
         """
+        faults: list[InvalidInput] = []
         for name in self.accounts:
-            check_name(name)
+            with _gathered(faults):
+                check_name(name)
         there: dict[str, Account] = {}
         with contextlib.closing(Ledger(self._url)) as ledger:  # opens nothing yet
             if is_made(self._url):
                 there = {account.name: account for account in ledger.accounts()}
         for terms in self.accounts.values():
-            if terms.name in there:
-                self._compare(there[terms.name], terms)
-            else:
-                self._sharing(terms, there.values())
+            with _gathered(faults):
+                if terms.name in there:
+                    self._compare(there[terms.name], terms)
+                else:
+                    self._sharing(terms, there.values())
+        _refuse(self.file, faults)
         return {name: there.get(name) for name in self.accounts}
 
     def keys_found(self) -> list[Key]:
@@ -264,19 +268,52 @@ def load(file: Path) -> Deployment:
     """Reads and checks a deployment file.
 
     Raises:
-        InvalidFile: unreadable or not TOML. InvalidInput: names the table, the key, the value and the remedy.
+        InvalidFile: unreadable or not TOML. InvalidInput: names the table, the key, the value and the remedy. SeveralFaults: more
+        than one is wrong; one table can hide others of its own where what it lacks decides what is read next.
     """
-    document = _document(file)
-    url = _ledger(file, document)
-    accounts = _accounts(dict(_tables(file, document, "accounts")))
-    policies = {name: read_policy(name, table) for name, table in _tables(file, document, "policies")}
-    reward_tables = dict(_tables(file, document, "rewards"))
+    faults: list[InvalidInput] = []
+    document = _document(file, faults)
+    url, gateway = "", GatewaySettings()
+    with _gathered(faults):
+        url = _ledger(file, document)
+    tables = {kind: dict(_tables(file, document, kind, faults)) for kind in ("accounts", "policies", "rewards", "models")}
+    accounts = _accounts(tables["accounts"], faults)
+    policies: dict[str, PolicySpec] = {}
+    for name, table in tables["policies"].items():
+        with _gathered(faults):
+            policies[name] = read_policy(name, table)
     rewards: dict[str, RewardSpec] = {}
-    for name in sorted(reward_tables, key=lambda name: reward_tables[name].has("members")):  # members before ensembles
-        rewards[name] = read_reward(name, reward_tables[name], rewards)
-    models = {name: _model(name, table, accounts, policies, rewards) for name, table in _tables(file, document, "models")}
-    gateway = read_gateway(Table(file, "gateway", document.get("gateway", {})))
+    for name, table in sorted(tables["rewards"].items(), key=lambda item: item[1].has("members")):  # members before ensembles
+        if table.mentions("members", tables["rewards"].keys() - rewards.keys()):
+            continue  # what is wrong with a member is said already
+        with _gathered(faults):
+            rewards[name] = read_reward(name, table, rewards)
+    models: dict[str, ModelSpec] = {}
+    for name, table in tables["models"].items():
+        wrong = {key: tables[kind].keys() - good.keys() for key, kind, good in _chosen(accounts, policies, rewards)}
+        if not any(table.mentions(key, names) for key, names in wrong.items()):
+            with _gathered(faults):
+                models[name] = _model(name, table, accounts, policies, rewards)
+    with _gathered(faults):
+        gateway = read_gateway(Table(file, "gateway", document.get("gateway", {}), faults))
+    _refuse(file, faults)
     return Deployment(file, url, accounts, policies, rewards, models, gateway)
+
+
+def _refuse(file: Path, faults: list[InvalidInput]) -> None:
+    if len(faults) > 1:
+        raise SeveralFaults(faults, f"`privalign config check {file}` names all")
+    if faults:
+        raise faults[0]
+
+
+@contextlib.contextmanager
+def _gathered(faults: list[InvalidInput]) -> Iterator[None]:
+    """Puts what ends the reading of a table to the other faults, so that the next table is read all the same."""
+    try:
+        yield
+    except InvalidInput as fault:
+        faults.append(fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +344,10 @@ def resolved_url(url: str) -> str:
     return (resolve_secret(url) or "") if url.startswith(("env:", "file:")) else url
 
 
-def _document(file: Path) -> dict[str, Any]:
+def _document(file: Path, faults: list[InvalidInput] | None = None) -> dict[str, Any]:
+    """The tables that a deployment file may have; others are refused, or put to the faults."""
     try:
-        with file.open("rb") as stream:
-            document = tomllib.load(stream)
+        document = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors of some systems write a mark before the text
     except OSError as error:
         raise InvalidFile(str(file), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, or too deep
@@ -318,8 +355,11 @@ def _document(file: Path) -> dict[str, Any]:
     known = ("ledger", "accounts", "policies", "rewards", "models", "gateway")
     for name, value in document.items():
         if name not in known or not isinstance(value, dict):
-            raise InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
-    return document
+            fault = InvalidInput(f"{file}: [{name}]", f"no such table; known are {', '.join(known)}")
+            if faults is None:
+                raise fault
+            faults.append(fault)
+    return {name: value for name, value in document.items() if isinstance(value, dict)}
 
 
 def _ledger(file: Path, document: Mapping[str, Any]) -> str:
@@ -329,11 +369,22 @@ def _ledger(file: Path, document: Mapping[str, Any]) -> str:
     return url
 
 
-def _tables(file: Path, document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Table]]:
+def _tables(file: Path, document: Mapping[str, Any], kind: str, faults: list[InvalidInput] | None = None) -> Iterator[tuple[str, Table]]:
     for name, values in document.get(kind, {}).items():
-        if not isinstance(values, dict):
-            raise InvalidInput(f"{file}: [{kind}] {name}", f"is not a table; write [{kind}.{name}]")  # it may be a secret
-        yield name, Table(file, f"{kind}.{name}", values)
+        if isinstance(values, dict):
+            yield name, Table(file, f"{kind}.{name}", values, faults)
+            continue
+        fault = InvalidInput(f"{file}: [{kind}] {name}", f"is not a table; write [{kind}.{name}]")  # it may be a secret
+        if faults is None:
+            raise fault
+        faults.append(fault)
+
+
+def _chosen(
+    accounts: Mapping[str, AccountTerms], policies: Mapping[str, PolicySpec], rewards: Mapping[str, RewardSpec]
+) -> tuple[tuple[str, str, Mapping[str, Any]], ...]:
+    """What a model names: its key, the kind of table, and those that there are."""
+    return (("policy", "policies", policies), ("reward", "rewards", rewards), ("account", "accounts", accounts))
 
 
 def _ledger_url(table: Table) -> str:
@@ -357,15 +408,18 @@ def _ledger_url(table: Table) -> str:
     return url
 
 
-def _accounts(tables: Mapping[str, Table]) -> dict[str, AccountTerms]:
+def _accounts(tables: Mapping[str, Table], faults: list[InvalidInput]) -> dict[str, AccountTerms]:
     """All accounts. Two over one data set are told apart by `also` in either table, so that their order does not matter."""
-    accounts = {name: _account(table) for name, table in tables.items()}
+    accounts: dict[str, AccountTerms] = {}
+    for name, table in tables.items():
+        with _gathered(faults):
+            accounts[name] = _account(table)
     for name, terms in accounts.items():
         naming = {other for other, its in accounts.items() if name in its.also}
         accounts[name] = replace(terms, also=terms.also | naming)
     for name, terms in accounts.items():
         others = {other: its.terms for other, its in accounts.items() if other != name and its.dataset == terms.dataset}
-        with tables[name].naming("dataset"):
+        with _gathered(faults), tables[name].naming("dataset"):
             check_sharing(terms.terms, terms.also & accounts.keys(), others)
     return accounts
 
@@ -396,10 +450,9 @@ def _model(
     rewards: Mapping[str, RewardSpec],
 ) -> ModelSpec:
     chosen: dict[str, str] = {}
-    for key, known in (("policy", policies), ("reward", rewards), ("account", accounts)):
+    for key, kind, known in _chosen(accounts, policies, rewards):
         chosen[key] = table.text(key)
         if chosen[key] not in known:
-            kind = "policies" if key == "policy" else f"{key}s"
             raise table.wrong(key, f"there is no [{kind}.{chosen[key]}]; known are {', '.join(known) or 'none'}")
     sensitivity = rewards[chosen["reward"]].sensitivity
     mechanism, delta = _mechanism(table, sensitivity)

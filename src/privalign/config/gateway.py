@@ -24,7 +24,7 @@ def read_gateway(table: Table) -> GatewaySettings:
     if per_minute <= 0:
         raise table.wrong("requests_per_minute", f"{per_minute:g} is not above 0")
     try:
-        proxies = tuple(map(ip_network, table.names("trusted_proxies"))) if table.has("trusted_proxies") else ()
+        proxies = tuple(map(ip_network, table.names("trusted_proxies", ())))
     except ValueError as error:
         raise table.wrong("trusted_proxies", f"{error}; give addresses or networks, as in ['127.0.0.1', '10.0.0.0/8']") from None
     settings = GatewaySettings(

@@ -11,23 +11,29 @@ from privalign.policies.protocol import Policy
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A `[policies.*]` table: `make` builds the policy, reading its secrets."""
+    """A `[policies.*]` table: `make` builds the policy, reading its secrets; `hint` is what to try where it does not answer."""
 
     name: str
     kind: str
     make: Callable[[], Policy]
+    hint: str = ""
 
 
 def read_policy(name: str, table: Table) -> PolicySpec:
-    if table.flag("independent_of_accounts") is not True:
-        raise table.wrong(
-            "independent_of_accounts",
-            "must be true: confirm that the policy was not tuned, prompted or cached on protected data; if it was, there is no guarantee",
-        )
+    table.confirm(
+        "independent_of_accounts",
+        "the policy was not tuned, prompted or cached on protected data; if it was, there is no guarantee",
+    )
     kind = table.choice("kind", tuple(_KINDS))
     make = _KINDS[kind](table)
     table.close()
-    return PolicySpec(name, kind, table.located(make))
+    return PolicySpec(name, kind, table.located(make), _hint(table.text("base_url")) if kind == "openai" else "")
+
+
+def _hint(url: str) -> str:
+    """Servers of this API answer under `/v1`, and elsewhere with a bare 404."""
+    bare = url.rstrip("/")
+    return "" if bare.endswith("/v1") else f"base_url does not end with /v1, under which most servers answer: is it {bare}/v1?"
 
 
 def _openai(table: Table) -> Callable[[], Policy]:
@@ -35,7 +41,7 @@ def _openai(table: Table) -> Callable[[], Policy]:
     options = {
         "parameters": table.mapping("parameters", {}),
         "timeout": table.duration("timeout", 600.0),
-        "retries": table.whole("retries", 3),
+        "retries": table.index("retries", 3),
         "concurrency": table.whole("concurrency", 64),
     }
 

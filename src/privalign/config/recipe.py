@@ -184,8 +184,7 @@ def _back_ends(path: Path, document: Mapping[str, Any]) -> BackEnds:
 
 def _document(path: Path, remedy: str) -> dict[str, Any]:
     try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidFile(str(path), None, f"cannot be read ({error.strerror}); {remedy}") from None
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number of thousands of digits, or too deep

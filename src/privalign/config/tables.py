@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,15 @@ Made = TypeVar("Made")
 
 
 class Table:
-    """One table of the file. Every reading method names the key in its error; `close` refuses keys that nobody read."""
+    """One table of the file. Every reading method names the key in its error; `close` refuses keys that nobody read.
 
-    def __init__(self, file: Path, name: str, values: Mapping[str, Any]) -> None:
+    With a list of `faults` what does not end the reading is put there, and the default read in its place: whoever gives the list must
+    refuse the file if it is not empty in the end. Without one every fault is raised.
+    """
+
+    def __init__(self, file: Path, name: str, values: Mapping[str, Any], faults: list[InvalidInput] | None = None) -> None:
         self.file = file
+        self._faults = faults
         self.name = name
         self._values = values
         self._read: set[str] = set()
@@ -31,9 +36,28 @@ class Table:
         """The error of one key."""
         return InvalidInput(f"{self.file}: [{self.name}] {key}", message)
 
+    def refuse(self, fault: InvalidInput) -> None:
+        """Raises the fault, or puts it to the others."""
+        if self._faults is None:
+            raise fault
+        self._faults.append(fault)
+
+    def confirm(self, key: str, what: str) -> None:
+        """Refuses a key that is not true: `what` is the operator's word."""
+        self._read.add(key)
+        if self._values.get(key) is not True:
+            value = self._values.get(key, False)
+            state = "must be true" if value is False else f"{value!r} is not true"
+            self.refuse(self.wrong(key, f"{'' if key in self._values else 'missing; '}{state}: confirm that {what}"))
+
     def has(self, key: str) -> bool:
         """Whether the key is there."""
         return key in self._values
+
+    def mentions(self, key: str, names: Collection[str]) -> bool:
+        """Whether the key is one of some names, or a list that holds one."""
+        value = self._values.get(key)
+        return any(name in (value if isinstance(value, list) else [value]) for name in names)
 
     def has_table(self, key: str) -> bool:
         """Whether the key is there and is a table."""
@@ -98,7 +122,7 @@ class Table:
 
     def table(self, key: str) -> Table:
         """A table to be read further."""
-        return Table(self.file, f"{self.name}.{key}", self.mapping(key))
+        return Table(self.file, f"{self.name}.{key}", self.mapping(key), self._faults)
 
     def range(self, key: str) -> RewardRange:
         """A pair of numbers, the lower one first."""
@@ -112,12 +136,13 @@ class Table:
 
     def secret(self, key: str) -> str | None:
         """The name of a secret, `env:NAME` or `file:PATH`, relative to the deployment file; a secret itself is refused, unrepeated."""
+        self._read.add(key)
         if key not in self._values:
             return None
-        self._read.add(key)
         value = self._values[key]
         if not (isinstance(value, str) and value.startswith(("env:", "file:")) and value.partition(":")[2]):
-            raise self.wrong(key, "is not a reference; write env:NAME or file:PATH, never the secret itself")
+            self.refuse(self.wrong(key, "is not a reference; write env:NAME or file:PATH, never the secret itself"))
+            return None
         kind, _, name = value.partition(":")
         return value if kind == "env" else f"file:{self.file.parent / name}"
 
@@ -159,9 +184,10 @@ class Table:
 
     def close(self) -> None:
         """Refuses what was not read: a mistyped key must not be ignored."""
-        unknown = sorted(set(self._values) - self._read)
-        if unknown:
-            raise self.wrong(unknown[0], f"no such key here; known are {', '.join(sorted(self._read))}")
+        for key in sorted(set(self._values) - self._read):
+            near = difflib.get_close_matches(key, self._read, 1)
+            meant = f" (is it '{near[0]}'?)" if near else ""
+            self.refuse(self.wrong(key, f"no such key here{meant}; known are {', '.join(sorted(self._read))}"))
 
     def _typed(self, key: str, default: Any, fits: Callable[[Any], bool], kind: str) -> Any:
         self._read.add(key)
@@ -171,9 +197,13 @@ class Table:
                 raise self.wrong(key, f"missing; give {kind}" + (f" (is it '{near[0]}'?)" if near else ""))
             return default
         value = self._values[key]
-        if not fits(value):
-            raise self.wrong(key, f"{value!r} is not {kind}")
-        return value
+        if fits(value):
+            return value
+        fault = self.wrong(key, f"{value!r} is not {kind}")
+        if default is _REQUIRED:
+            raise fault
+        self.refuse(fault)
+        return default
 
 
 def _finite(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 
 from privalign.accounting.rules import Basic, Fsrc, Renyi, TwoCounter
 from privalign.cli.deployment import TEMPLATE
-from privalign.config import Deployment, load
-from privalign.errors import InvalidFile, InvalidInput, MissingDependency
+from privalign.config import Deployment, deployment, load
+from privalign.errors import InvalidFile, InvalidInput, MissingDependency, SeveralFaults
 from privalign.ledger import Ledger
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.privbon import PrivBoN
@@ -393,9 +394,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("accounts/prefs/records_per_person", 0, "[accounts.prefs] records_per_person: 0 is not a whole number"),
     ("accounts/prefs/epsilonn", 9, "[accounts.prefs] epsilonn: no such key"),
     ("policies/local", "x", "[policies] local: is not a table"),
-    ("policies/local/independent_of_accounts", None, "[policies.local] independent_of_accounts: missing"),
+    ("policies/local/independent_of_accounts", None, "[policies.local] independent_of_accounts: missing; must be true: confirm that"),
     ("policies/local/independent_of_accounts", False, "[policies.local] independent_of_accounts: must be true"),
-    ("policies/local/independent_of_accounts", "true", "[policies.local] independent_of_accounts: 'true' is not true or false"),
+    ("policies/local/independent_of_accounts", "true", "[policies.local] independent_of_accounts: 'true' is not true: confirm that"),
     ("policies/local/kind", "nosuch", "[policies.local] kind: 'nosuch' is not one of openai"),
     ("policies/local/kind", None, "[policies.local] kind: missing"),
     ("policies/local/base_url", None, "[policies.local] base_url: missing"),
@@ -721,3 +722,33 @@ def test_the_ledger_lies_beside_the_file_whatever_its_folder_is_called(tmp_path:
     (tmp_path / folder).mkdir()
     read(tmp_path / folder, BASE).ledger().close()
     assert (tmp_path / folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("table", ["policies/local", "rewards/armo", "models/aligned", "gateway", "accounts/prefs", "ledger"])
+def test_the_keys_that_are_known_are_all_that_would_be_read(tmp_path: Path, table: str) -> None:
+    """A key is named as known exactly where it is not refused as unknown."""
+    code = "".join(path.read_text() for path in Path(deployment.__file__).parent.glob("*.py"))
+    names = {*re.findall(r'"([a-z_]+)"', code), "trusted_proxies", "api_key"}
+
+    kind, _, inner = table.partition("/")
+
+    def unknown(name: str) -> str:
+        """What is said of a key that nobody reads."""
+        try:
+            read(tmp_path, changed(f"{table}/{name}", 1))
+        except SeveralFaults as several:
+            return next((str(fault) for fault in several.faults if "no such key here" in str(fault)), "")
+        except InvalidInput as error:
+            return str(error) if "no such key here" in str(error) else ""
+        return ""
+
+    listed = set(unknown("nosuch").partition("known are ")[2].split(", "))
+    there = BASE.get(kind, {}).get(inner, {}) if inner else BASE.get(kind, {})
+    for name in names - set(there) - {"kind"}:
+        assert (unknown(name) == "") is (name in listed), name
+
+
+def test_a_byte_order_mark_and_no_retries_are_taken(tmp_path: Path) -> None:
+    file = write(tmp_path, changed("policies/local/retries", 0))
+    file.write_text("\ufeff" + file.read_text(), encoding="utf-8")
+    assert load(file).policies["local"].make().name

@@ -108,8 +108,22 @@ def test_a_mistyped_key_is_refused_with_those_that_are_known() -> None:
     one = table(polcy="local", reward="armo")
     one.text("reward")
     one.text("policy", "x")
-    with pytest.raises(InvalidInput, match=r"\[models.aligned\] polcy: no such key here; known are policy, reward$"):
+    with pytest.raises(InvalidInput, match=r"\[models.aligned\] polcy: no such key here \(is it 'policy'\?\); known are policy, reward$"):
         one.close()
+
+
+def test_with_a_list_of_faults_reading_goes_on() -> None:
+    faults: list[InvalidInput] = []
+    one = Table(FILE, "models.aligned", {"n": "x", "key": "sk-12345", "sure": "yes", "pad": -1.0, "nn": 1, "needed": 3}, faults)
+    assert one.whole("n", 16) == 16
+    assert one.secret("key") is None
+    one.confirm("sure", "it is")
+    assert one.duration("pad", None) is None
+    one.close()
+    with pytest.raises(InvalidInput, match="needed: 3 is not a string"):
+        one.text("needed")  # what follows depends on it
+    assert [fault.field.rpartition(" ")[2] for fault in faults] == ["n", "key", "sure", "pad", "needed", "nn"]
+    assert "sk-12345" not in " ".join(map(str, faults))
 
 
 def test_inner_tables_are_closed_and_named_too() -> None:
