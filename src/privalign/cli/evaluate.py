@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +26,8 @@ _SHOWN = {  # heading, and the keys behind it
     "n": ("n",),
     "gold": ("true_mean",),
     "lift, points": ("lift_pp", "lift_se_pp"),
-    "reward": ("proxy_mean",),
-    "win rate": ("win_rate",),
+    "reward": ("proxy_mean", "proxy_se"),
+    "win rate": ("win_rate", "win_rate_se"),
     "rounds": ("halting_mean",),
     "ε": ("epsilon",),
 }
@@ -50,7 +50,11 @@ def evaluate(
     ] = "faithful",
     draw: Annotated[
         str | None,
-        typer.Option("--draw", help="Draws from a prompt's candidates: with (default) or without replacement.", metavar="with|without"),
+        typer.Option(
+            "--draw",
+            help="Draws without replacement (default): a pool is a sample of the policy. With: the pool is the policy.",
+            metavar="without|with",
+        ),
     ] = None,
     replicates: Annotated[int, typer.Option("--replicates", help="Random draws a prompt where there is no closed form.")] = 50,
     workers: Annotated[
@@ -90,7 +94,7 @@ def evaluate(
         progress = stack.enter_context(bars())
         run["progress"] = lambda done: progress("prompts", done, None)
         if protocol == "faithful":
-            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "with"})
+            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "without"})
         elif protocol == "authors":
             if draw is not None:
                 raise InvalidInput("--draw", "protocol authors draws without replacement; leave it out")
@@ -150,10 +154,20 @@ def _print(study: Study) -> None:
     typer.secho(study.notice, bold=True)
     if "private" in study.settings:
         typer.secho(study.settings["private"], bold=True)
-    print_table(tuple(_SHOWN), ([" ± ".join(_cell(key, row[key]) for key in keys) for keys in _SHOWN.values()] for row in study.rows))
+    if study.settings.get("draw") == "with":
+        typer.secho(study.settings["draws"], bold=True)
+    print_table(tuple(_SHOWN), ([_cells(row, keys) for keys in _SHOWN.values()] for row in study.rows))
+    for reason in dict.fromkeys(row["reason"] for row in study.rows if row["reason"]):
+        lacking = ", ".join(f"{row['mechanism']} {row['n']}" for row in study.rows if row["reason"] == reason)
+        typer.echo(f"none for {lacking}: {reason}")
     prompts, candidates = (study.settings["skipped"][name] for name in ("prompts", "candidates"))
     counted = f"left out: {prompts} prompts with too few candidates, {candidates} candidates without a reward or a grade"
     typer.echo("; ".join(filter(None, (study.title, counted, basis(study.settings), f"{study.seconds:.1f} s"))))
+
+
+def _cells(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """A number with its error, where it has one: without spaces, so that a row has room in 80 columns."""
+    return "±".join(_cell(key, row[key]) for key in keys if row[key] is not None or key == keys[0])
 
 
 def _cell(name: str, value: Any) -> str:
@@ -163,4 +177,7 @@ def _cell(name: str, value: Any) -> str:
         return "none"
     if not isinstance(value, float):
         return str(value)
-    return shown(value, 4) if name == "epsilon" else f"{value:.2f}" if name.endswith("_pp") else f"{value:.3f}"
+    if name == "epsilon":
+        return shown(value, 4)
+    decimals = 2 if name.endswith("_pp") else 3
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # no -0.00

@@ -14,7 +14,7 @@ from privalign.errors import InvalidInput
 from privalign.experiments import authors
 from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
-from privalign.experiments.study import Study
+from privalign.experiments.study import DRAWS, Study
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
 from privalign.settings import MECHANISMS, NOISE_OPTIONS, option, parse
@@ -62,13 +62,13 @@ def faithful(
     sizes: Sequence[int],
     given: Mapping[str, Any],
     *,
-    draw: str = "with",
+    draw: str = "without",
     replicates: int = 50,
     seed: int = 0,
     workers: int = 1,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Study:
-    """Algorithms 1 and 2 as they are; rows as `Outcomes.rows`.
+    """Algorithms 1 and 2 as they are; rows as `Outcomes.paired_rows`.
 
     Args:
         given: noise and other options of the mechanisms, keys as on the command line with `_`.
@@ -94,6 +94,7 @@ def faithful(
         **given,
         "delta": delta,
         "draw": draw,
+        "draws": DRAWS[draw],
         "replicates": replicates,
         "seed": seed,
         **sensitivity.stated(),
@@ -102,7 +103,7 @@ def faithful(
         "skipped": dict(outcomes.skipped),
     }
     title = f"Selection rules on {len(outcomes.base)} prompts"
-    return Study("comparison", title, stated | {"versions": _versions()}, outcomes.rows(), time.perf_counter() - started)
+    return Study("comparison", title, stated | {"versions": _versions()}, outcomes.paired_rows(), time.perf_counter() - started)
 
 
 def published(

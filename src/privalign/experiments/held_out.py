@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
-from privalign.experiments.outcomes import Measuring, Outcomes, error_of_mean
+from privalign.experiments.outcomes import Measuring, Outcomes, numbers
 from privalign.experiments.scored import ScoredPrompts
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
@@ -87,24 +87,16 @@ class Measured:
         return self.reporting.mechanisms.index(mechanism)
 
     def best(self, mechanisms: Iterable[Mechanism]) -> Mechanism:
-        """The one of the largest mean true reward on the tuning prompts; the first of equals."""
-        return max(mechanisms, key=lambda mechanism: float(self.tuning.true[self.position(mechanism)].mean()))
+        """The one of the largest mean true reward on the tuning prompts; the first of equals; one that is not measured is the least."""
+        return max(mechanisms, key=lambda mechanism: float(np.nan_to_num(self.tuning.true[self.position(mechanism)].mean(), nan=-np.inf)))
 
     def row(self, mechanism: Mechanism) -> dict[str, Any]:
         """What it is worth on the reporting prompts: the keys of a comparison's rows, and the lift on the tuning prompts."""
-        return self.rows[self.position(mechanism)] | {"tuning_lift_pp": float(100 * self._lifts(self.tuning, mechanism).mean())}
+        return self.rows[self.position(mechanism)] | numbers({"tuning_lift_pp": 100 * self._lifts(self.tuning, mechanism).mean()})
 
     def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
-        """Lift as a percentage of the skyline's, with a standard error over prompts (delta method on pairs).
-
-        None where the skyline does not lift the reward: there is nothing to recover. The error is NaN for a single prompt.
-        """
-        lifts, most = self._lifts(self.reporting, mechanism), self._lifts(self.reporting, skyline)
-        if most.mean() <= 0:
-            return {"recovered_percent": None, "recovered_se_percent": None}
-        ratio = lifts.mean() / most.mean()
-        error = error_of_mean(lifts - ratio * most) / most.mean()
-        return {"recovered_percent": float(100 * ratio), "recovered_se_percent": float(100 * error)}
+        """As `Outcomes.recovered`, on the reporting prompts."""
+        return self.reporting.recovered(mechanism, skyline)
 
     def _lifts(self, outcomes: Outcomes, mechanism: Mechanism) -> Floats:
         lifts: Floats = outcomes.true[self.position(mechanism)] - outcomes.base

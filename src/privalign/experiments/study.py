@@ -11,6 +11,10 @@ from typing import Any, Final
 from privalign.errors import InvalidFile
 
 NOTICE: Final = "not a private release: computed from rewards that are treated as public"
+DRAWS: Final = {  # what a prompt's recorded candidates stand for
+    "without": "draws without replacement: a pool is a sample of the policy",
+    "with": "draws with replacement: the pool is the policy",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def test_rows_do_not_depend_on_workers_or_blocks() -> None:
 def test_what_cannot_be_compared_is_named() -> None:
     block = prompts()
     with pytest.raises(InvalidInput, match="no prompt has the 11 usable candidates"):
-        compare(lambda: [block], (1, 11))
+        compare(lambda: [block], (11, 12))
     for rewards in (np.ones(30), np.full(30, 0.3), np.resize([1e308, -1e308], 30)):  # the mean of 0.3 is not quite 0.3
         with pytest.raises(InvalidInput, match="rewards are all equal or too large"):
             compare(lambda rewards=rewards: [ScoredPrompts(block.offsets, rewards, block.gold)], (1,))  # type: ignore[misc]

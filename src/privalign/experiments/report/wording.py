@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from privalign.experiments.report.style import name
+from privalign.experiments.study import DRAWS
 from privalign.intervals import shown
 
 NONE: Final = "–"
@@ -64,8 +65,9 @@ def terms(settings: Mapping[str, Any]) -> str:
     """What the numbers of a study rest on, in words: protocol, draws, units, prompts, Δ and δ; empty where its settings say none."""
     protocol, scale = settings.get("protocol"), settings.get("range")
     found = [f"protocol {protocol}"] if isinstance(protocol, str) else []
-    if settings.get("draw") in ("with", "without"):
-        found.append(f"draws {settings['draw']} replacement")
+    draw = settings.get("draw")
+    if isinstance(draw, str) and draw in DRAWS:
+        found.append(DRAWS[draw])
     if protocol == "authors":
         found.append("rewards and σ as z-scores")
     elif isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)):

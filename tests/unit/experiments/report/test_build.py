@@ -73,7 +73,9 @@ def test_what_numbers_rest_on_stands_on_figures_tables_and_the_page() -> None:
     study = Study("comparison", "A comparison", {"protocol": "faithful", "draw": "with", "prompts": 200}, ROWS, 1.0)
     made = dict(build.report_files([study]))
     for name in ("01-comparison-lift.svg", "01-comparison.md", "01-comparison.tex", "01-comparison-by-mechanism.md", "report.html"):
-        assert "protocol faithful; draws with replacement; 200 prompts" in " ".join(made[name].decode().split()), name
+        assert "protocol faithful; draws with replacement: the pool is the policy; 200 prompts" in " ".join(made[name].decode().split()), (
+            name
+        )
 
 
 def test_the_page_stands_alone(files: dict[str, bytes]) -> None:
