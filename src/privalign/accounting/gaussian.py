@@ -107,7 +107,7 @@ def gaussian_release_epsilon(release: GaussianRelease, delta: float) -> float:
     Raises:
         InvalidInput: δ outside (0, 1), σ not positive, or a grid coarser than σ/32.
     """
-    positive("sigma-x", release.scale)
+    positive("sigma_x", release.scale)
     probability("delta", delta)
     sensitivity = effective_sensitivity(release)
     shift = Fraction(release.grid) / Fraction(release.scale)
@@ -125,7 +125,7 @@ def gaussian_release_epsilon(release: GaussianRelease, delta: float) -> float:
 
 def gaussian_rho(release: GaussianRelease) -> float:
     """ρ = Δ′²/(2σ²), rounded up: the release is ρ-zCDP, and its Rényi divergence of order α is αρ."""
-    positive("sigma-x", release.scale)
+    positive("sigma_x", release.scale)
     ratio = effective_sensitivity(release) / Fraction(release.scale)
     return upper(lambda: _ball(ratio * ratio / 2))
 

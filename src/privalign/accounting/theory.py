@@ -57,7 +57,7 @@ def privbon_regret_at_best(error: float, coverage: float) -> float:
 
 def best_beta(error: float, coverage: float, width: float, sigma_x: float, sigma_z: float) -> float:
     """β* = √((ε_RM² + Rσ)/C), σ = σ_X + σ_Z: balances PrivITP's bias and overoptimisation."""
-    noise = positive("sigma-x", sigma_x) + positive("sigma-z", sigma_z)
+    noise = positive("sigma_x", sigma_x) + positive("sigma_z", sigma_z)
     return math.sqrt((_error(error) ** 2 + positive("range", width) * noise) / _coverage(coverage))
 
 
@@ -66,7 +66,7 @@ def privitp_regret(beta: float, sigma_x: float, sigma_z: float, error: float, co
 
     Conditions: β ≥ 2σ_X and n ≥ max(R/β·ln(R/(βε_RM)), (R + σ_Z)/β).
     """
-    noise = positive("sigma-x", sigma_x) + positive("sigma-z", sigma_z)
+    noise = positive("sigma_x", sigma_x) + positive("sigma_z", sigma_z)
     positive("beta", beta)
     positive("range", width)
     variance = _error(error) ** 2 + width * noise

@@ -42,7 +42,7 @@ HeldOut = Annotated[
     float | None, typer.Option("--held-out", help="Part of the prompts to choose settings on. Default 0.5.", show_default=False)
 ]
 Replicates = Annotated[int | None, typer.Option("--replicates", help="As `evaluate`. Default 50.", show_default=False)]
-Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default with.", metavar="with|without", show_default=False)]
+Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default without.", metavar="without|with", show_default=False)]
 Seed = Annotated[int | None, typer.Option("--seed", help="Default 0.", show_default=False)]
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes. Default 1.", show_default=False)]
 Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simulated for E[t].", show_default=False)]
@@ -50,12 +50,21 @@ Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simu
 # the columns that people see; the document has all
 _COLUMNS = {
     "composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped"),
-    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent"),
-    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
-    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
-    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean"),
-    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon"),
-    "overhead": ("n", "privitp_candidates", "mean_halting", "fallback_percent", "generated_ratio", "privbon_seconds", "privitp_seconds"),
+    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent", "reason"),
+    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
+    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
+    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "reason"),
+    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon", "reason"),
+    "overhead": (
+        "n",
+        "privitp_candidates",
+        "mean_halting",
+        "fallback_percent",
+        "generated_ratio",
+        "privbon_seconds",
+        "privitp_seconds",
+        "reason",
+    ),
     "budget": (
         "sigma_over_range",
         "privbon_published",

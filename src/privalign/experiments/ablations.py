@@ -104,7 +104,7 @@ def _ablation(
     measured = Measured.of(blocks, [mechanism for row in grid.values() for mechanism in row], sensitivity, settings, progress)
     selected = {measured.best(family) for family in zip(*grid.values(), strict=True)}
     rows = [
-        measured.row(mechanism) | {parameter: value, **fixed, "selected": mechanism in selected}
+        measured.row(mechanism) | measured.reporting.pairs(mechanism, row) | {parameter: value, **fixed, "selected": mechanism in selected}
         for value, row in grid.items()
         for mechanism in row
     ]

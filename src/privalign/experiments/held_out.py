@@ -94,10 +94,6 @@ class Measured:
         """What it is worth on the reporting prompts: the keys of a comparison's rows, and the lift on the tuning prompts."""
         return self.rows[self.position(mechanism)] | numbers({"tuning_lift_pp": 100 * self._lifts(self.tuning, mechanism).mean()})
 
-    def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
-        """As `Outcomes.recovered`, on the reporting prompts."""
-        return self.reporting.recovered(mechanism, skyline)
-
     def _lifts(self, outcomes: Outcomes, mechanism: Mechanism) -> Floats:
         lifts: Floats = outcomes.true[self.position(mechanism)] - outcomes.base
         return lifts

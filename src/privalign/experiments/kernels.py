@@ -128,6 +128,16 @@ def draws_without(offsets: Counts, length: int, replicates: int, seed: int, numb
     return out
 
 
+@_compiled
+def queries_without(offsets: Counts, prompts: Counts, count: int, seed: int) -> Places:
+    """The first candidates of a fresh random order for each query, a prompt's number each; (Q, count)."""
+    out = np.empty((prompts.size, count), np.int32)
+    for query in range(prompts.size):
+        pool = np.empty(offsets[prompts[query] + 1] - offsets[prompts[query]], np.int32)
+        _draw_without(stream(seed, prompts[query], query), pool, out[query])
+    return out
+
+
 # ---- pools -------------------------------------------------------------------------------------------------------------
 
 

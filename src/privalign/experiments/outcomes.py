@@ -131,15 +131,19 @@ class Outcomes:
         return recovered(self._of(mechanism) - self.base, self._of(skyline) - self.base, error_of_mean)
 
     def paired_rows(self) -> list[dict[str, Any]]:
-        """`rows`, each beside PrivBoN (`over`) and ITP (`recovered`) at the same n, where there is just one of them and it is another."""
-        return [row | self._pairs(mechanism) for row, mechanism in zip(self.rows(), self.mechanisms, strict=True)]
+        """`rows`, each with `pairs` among the mechanisms of the same n."""
+        return [
+            row | self.pairs(mechanism, [other for other in self.mechanisms if getattr(other, "n", 0) == getattr(mechanism, "n", None)])
+            for row, mechanism in zip(self.rows(), self.mechanisms, strict=True)
+        ]
 
-    def _pairs(self, mechanism: Mechanism) -> dict[str, float | None]:
+    def pairs(self, mechanism: Mechanism, others: Sequence[Mechanism]) -> dict[str, float | None]:
+        """A mechanism beside PrivBoN (`over`) and ITP (`recovered`) among others, where there is just one of them and it is another."""
         found: dict[str, float | None] = dict.fromkeys(PAIRED)
         for kind, compare in ((PrivBoN, self.over), (ITP, self.recovered)):
-            others = [other for other in self.mechanisms if isinstance(other, kind) and other.n == getattr(mechanism, "n", None)]
-            if len(others) == 1 and not isinstance(mechanism, kind):
-                found |= compare(mechanism, others[0])
+            alike = [other for other in others if isinstance(other, kind)]
+            if len(alike) == 1 and not isinstance(mechanism, kind):
+                found |= compare(mechanism, alike[0])
         return found
 
     def _of(self, mechanism: Mechanism) -> Floats:

@@ -219,6 +219,13 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
+def _above_0(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if number <= 0:
+        raise InvalidInput(option(name), f"{number} is not a finite number above 0")
+    return number
+
+
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value)
     if number != int(number) or number < (0 if name == "seed" else 1):
@@ -245,10 +252,10 @@ def _several(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any,
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("n", "n2", "seeds", "most", "replicates", "seed", "workers", "simulated", "timed", "queries"), _whole),
-    **dict.fromkeys(
-        ("sigma", "scale", "sigma_x", "sigma_z", "tail", "beta", "epsilon", "delta", "total_delta", "order", "held_out"), _number
-    ),
-    **dict.fromkeys(("sigmas", "betas", "epsilons", "splits", "multiples"), _several(_number)),
+    **dict.fromkeys(("sigma", "scale", "sigma_x", "sigma_z", "tail", "beta"), _above_0),
+    **dict.fromkeys(("epsilon", "delta", "total_delta", "order", "held_out"), _number),
+    **dict.fromkeys(("sigmas", "betas", "splits"), _several(_above_0)),
+    **dict.fromkeys(("epsilons", "multiples"), _several(_number)),
     **dict.fromkeys(("n_grid", "streams", "caps"), _several(_whole)),
     "mechanisms": _several(_text),
     **dict.fromkeys(("protocol", "parameter", "draw"), _text),

@@ -153,4 +153,4 @@ def test_nothing_to_recover() -> None:
     block = scored(6)
     reversed_gold = dataclasses.replace(block, gold=1 - block.gold)
     measured = Measured.split(measure([reversed_gold], (BoN(4), ITP(4, 4, 0.1)), UNIT, WHOLE), 0.5, seed=0)
-    assert measured.recovered(BoN(4), ITP(4, 4, 0.1)) == {"recovered_percent": None, "recovered_se_percent": None}
+    assert measured.reporting.recovered(BoN(4), ITP(4, 4, 0.1)) == {"recovered_percent": None, "recovered_se_percent": None}
