@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -48,6 +49,13 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if number in (1, 2):
                 responses[0]["proxy_reward"] = None
             file.write(json.dumps({"prompt": f"p{number}", "gt_answer": None, "responses": responses}) + "\n")
+    return path
+
+
+def scored_file(path: Path, rewards: list[float]) -> Path:
+    """Two prompts of these rewards each, every other answer right."""
+    responses = [{"text": "t", "is_correct": i % 2, "proxy_reward": reward} for i, reward in enumerate(rewards)]
+    path.write_text("".join(json.dumps({"prompt": name, "gt_answer": "", "responses": responses}) + "\n" for name in "pq"))
     return path
 
 
@@ -154,6 +162,43 @@ def test_what_draws_mean_stands_on_every_output(scored: Path, draw: str, tmp_pat
     study = read_study(tmp_path / "study.json")
     assert (mark in study.settings["draws"]) == (draw == "with")
     assert (mark in terms(study.settings)) == (draw == "with")  # of figures, tables and the page
+
+
+def test_a_range_that_cuts_the_rewards_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that names counts, range and remedy, on stderr and in JSON; counts alone where little is cut."""
+    file = scored_file(tmp_path / "a.jsonl", [50.0 + 3 * i for i in range(10)])
+    arguments = (file, "--mechanisms", "bon", "--n-grid", "2", "--json", "--range")
+    run(*arguments, "0,1")
+    printed = capsys.readouterr()
+    settings = json.loads(printed.out)["settings"]
+    assert settings["clamped"] == {"below": 0, "above": 20, "of": 20}
+    assert settings["warning"] == (
+        "--range: 20 of 20 rewards lie outside 0 … 1 and count as its ends (0 below, 20 above; they reach from 50 to 77); "
+        "give a public range that holds most of them"
+    )
+    assert printed.err == f"privalign: warning: {settings['warning']}\n"
+    run(*arguments, "50,80")
+    printed = capsys.readouterr()
+    settings = json.loads(printed.out)["settings"]
+    assert (settings["clamped"], "warning" in settings, printed.err) == ({"below": 0, "above": 0, "of": 20}, False, "")
+    run(*arguments, "60,80", "--protocol", "authors")  # which ignores the range
+    printed = capsys.readouterr()
+    assert (printed.err, "clamped" in json.loads(printed.out)["settings"]) == ("", False)
+
+
+def test_prompts_of_several_files_pool_and_the_document_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [scored_file(tmp_path / name, rewards) for name, rewards in (("a.jsonl", [0.1, 0.5, 0.9]), ("b.jsonl", [0.2, 0.3, 0.4]))]
+    both = tmp_path / "both.jsonl"
+    both.write_text("".join(file.read_text() for file in files))
+    arguments = ("--mechanisms", "bon", "--n-grid", "2", "--range", "0,1", "--json")
+    pooled, whole = called(capsys, *files, *arguments), called(capsys, both, *arguments)
+    assert pooled["rows"] == whole["rows"]
+    settings = pooled["settings"]
+    assert (settings["file"], settings["reward"]) == ("a.jsonl, b.jsonl", "proxy_reward")
+    assert settings["files"] == [{"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()} for file in files]
+    assert set(settings["versions"]) == {"privalign", "numpy", "numba", "scipy"}
+    with pytest.raises(InvalidInput, match="is the file to read"):
+        run(*files, *arguments, "--out", files[1])
 
 
 BON = ("--mechanisms", "bon", "--n-grid", "2", "--range", "0,1")

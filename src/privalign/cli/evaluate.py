@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import bars, basis, print_json, print_table, replacing, to_json
+from privalign.cli.output import bars, basis, check_output, print_json, print_table, replacing, to_json, warn_of
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -34,11 +34,11 @@ _SHOWN = {  # heading, and the keys behind it
 
 
 def evaluate(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="Scored, graded candidates: JSONL or a JSON array (plain or gzip), Parquet, or a folder of Parquet shards.",
-            metavar="FILE",
+            help="Scored, graded candidates: JSONL or a JSON array (plain or gzip), Parquet, or a folder of Parquet shards; several pool.",
+            metavar="FILE…",
             show_default=False,
         ),
     ],
@@ -81,6 +81,8 @@ def evaluate(
 
     Rewards are treated as public here, and what is printed is computed from them: not a private release.
     """
+    from privalign.experiments.scored import provenance
+
     chosen = ("n2", "range", "sensitivity", "certificate", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")
     given = {name: value for name, value in locals().items() if name in chosen and value is not None}
     names, sizes = _names(mechanisms), _sizes(n_grid)
@@ -90,43 +92,57 @@ def evaluate(
         "workers": len(os.sched_getaffinity(0)) if workers is None else workers,
     }
     with contextlib.ExitStack() as stack:
-        target = None if out is None else stack.enter_context(replacing(out, file))
+        target = None if out is None else stack.enter_context(_replacing(out, files))
         progress = stack.enter_context(bars())
         run["progress"] = lambda done: progress("prompts", done, None)
         if protocol == "faithful":
-            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "without"})
+            study = _faithful(files, reward, names, sizes, given, run | {"draw": draw or "without"})
         elif protocol == "authors":
             if draw is not None:
                 raise InvalidInput("--draw", "protocol authors draws without replacement; leave it out")
-            study = _authors(file, reward, names, sizes, given, run)
+            study = _authors(files, reward, names, sizes, given, run)
         else:
             raise InvalidInput("--protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        study = replace(study, settings={"file": file.name, "reward": reward, **study.settings})
+        study = replace(study, settings={**provenance(files, reward), **study.settings})
         if target is not None:
             target.write(to_json(study.to_json()) + "\n")
+    warn_of(study.settings)
     if json:
         print_json(study.to_json())
     else:
         _print(study)
 
 
-def _faithful(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+@contextlib.contextmanager
+def _replacing(out: Path, files: Sequence[Path]) -> Iterator[IO[str]]:
+    """As `replacing`, and none of the files that are read."""
+    for file in files:
+        check_output(out, file)
+    with replacing(out) as target:
+        yield target
+
+
+def _faithful(
+    files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
+) -> Study:
     from privalign.experiments import comparison
-    from privalign.experiments.scored import read_scored
+    from privalign.experiments.scored import read_pooled
 
     if "range" not in given:
         raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
     stated: dict[str, Any] = {name: given.pop(name) for name in ("range", "sensitivity", "certificate") if name in given}
     sensitivity = parse({"mechanism": "base", **stated}).sensitivity
-    return comparison.faithful(lambda: read_scored(file, reward), sensitivity, names, sizes, given, **run)
+    return comparison.faithful(lambda: read_pooled(files, reward), sensitivity, names, sizes, given, **run)
 
 
-def _authors(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+def _authors(
+    files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
+) -> Study:
     from privalign.experiments import comparison
-    from privalign.experiments.scored import read_scored
+    from privalign.experiments.scored import read_pooled
 
     given.pop("range", None)  # the protocol z-scores
-    return comparison.published(lambda: read_scored(file, reward), names, sizes, given, **run)
+    return comparison.published(lambda: read_pooled(files, reward), names, sizes, given, **run)
 
 
 def _names(text: str) -> tuple[str, ...]:

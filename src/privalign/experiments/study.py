@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from privalign import __version__
 from privalign.errors import InvalidFile
 
 NOTICE: Final = "not a private release: computed from rewards that are treated as public"
@@ -46,6 +48,11 @@ class Study:
             "settings": dict(self.settings),
             "seconds": self.seconds,
         }
+
+
+def versions() -> dict[str, str]:
+    """Of the package and of what its numbers rest on, for a study's settings."""
+    return {"privalign": __version__, **{name: version(name) for name in ("numpy", "numba", "scipy")}}
 
 
 def read_study(path: Path) -> Study:

@@ -230,7 +230,7 @@ def test_refusals(bad: float) -> None:
     with pytest.raises(InvalidInput, match="delta"):
         gaussian.gaussian_release_epsilon(release(0.1, 0.5), bad)
     for price in (lambda event: gaussian.gaussian_release_epsilon(event, 0.1), gaussian.gaussian_rho):
-        with pytest.raises(InvalidInput, match="sigma-x"):
+        with pytest.raises(InvalidInput, match="sigma_x"):
             price(release(0.1, bad))
         if bad != 0:
             with pytest.raises(InvalidInput, match="grid"):

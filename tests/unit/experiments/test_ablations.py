@@ -14,7 +14,7 @@ from privalign.experiments.ablations import beta_ablation, noise_comparison, sig
 from privalign.experiments.held_out import Splitting
 from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
-from privalign.experiments.studies import KINDS, Source, read_source, run_studies, run_study
+from privalign.experiments.studies import KINDS, Source, kind_of, read_source, run_study, run_table
 from privalign.experiments.win_rates import WinRateSettings, win_rates
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -173,12 +173,12 @@ def test_recipe_tables(tmp_path: Path) -> None:
         {"name": "table-6", "kind": "budget", "range": [0, 1], "n": 4, "simulated": 20},
         {"name": "overhead", "range": [0, 1], "sigma": 1, "n_grid": [4], "simulated": 20, "timed": 1},
     ]
-    done = dict(run_studies(tables, file, lambda *_: None))
+    done = {str(table["name"]): run_table(table, [file], lambda *_: None) for table in tables}
     assert {name: study.kind for name, study in done.items()} == {"table-6": "budget", "overhead": "overhead"}
     assert done["table-6"].settings["skipped_candidates"] == 18
     with pytest.raises(InvalidInput, match=r"\[evaluate.x\] kind: 'x' is not one of"):
-        next(run_studies([{"name": "x"}], file, lambda *_: None))
+        kind_of({"name": "x"})
     with pytest.raises(InvalidInput, match=r"\[evaluate.budget\] --range: missing"):
-        next(run_studies([{"name": "budget"}], file, lambda *_: None))
+        run_table({"name": "budget"}, [file], lambda *_: None)
     with pytest.raises(InvalidInput, match="--range"):
-        read_source(file, {})
+        read_source([file], {})
