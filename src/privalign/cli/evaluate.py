@@ -82,6 +82,7 @@ def evaluate(
     Rewards are treated as public here, and what is printed is computed from them: not a private release.
     """
     from privalign.experiments.scored import provenance
+    from privalign.experiments.study import titled
 
     chosen = ("n2", "range", "sensitivity", "certificate", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")
     given = {name: value for name, value in locals().items() if name in chosen and value is not None}
@@ -103,7 +104,8 @@ def evaluate(
             study = _authors(files, reward, names, sizes, given, run)
         else:
             raise InvalidInput("--protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        study = replace(study, settings={**provenance(files, reward), **study.settings})
+        origin = provenance(files, reward)
+        study = replace(study, title=titled(study, origin), settings={**origin, **study.settings})
         if target is not None:
             target.write(to_json(study.to_json()) + "\n")
     warn_of(study.settings)

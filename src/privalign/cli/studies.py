@@ -206,7 +206,7 @@ def win_rate(sigma: RequiredSigma, beta: options.Beta = None, n_grid: NGrid = No
     """Gold win rate against the base policy (Table 4)."""
 
 
-@_study()
+@_study(_sensitivity)
 def overhead(
     sigma: RequiredSigma,
     beta: options.Beta = None,

@@ -30,6 +30,7 @@ BETA: Final = 0.05
 REPLICATES: Final = 50
 NOISE_DRAWS: Final = 150
 _TABLE: Final = 1 << 20  # normals in the table that noise is read from, or four times what one replicate reads
+_COMPARED: Final = ("base", *MECHANISMS)
 _CHUNK: Final = 64  # most prompts of one task
 
 
@@ -66,8 +67,8 @@ def compare(
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(field, f"{value} is not a finite number above 0")
     for name in mechanisms:
-        if name not in MECHANISMS:
-            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
+        if name not in _COMPARED:
+            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(_COMPARED)}, which protocol authors compares")
     if any(after <= before for before, after in pairwise((0, *n_grid))):
         raise InvalidInput(option("n_grid"), f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
     if replicates < 2:
@@ -86,13 +87,15 @@ def compare(
     def run(block: ScoredPrompts, first: int) -> Floats:
         z = (block.rewards - moments.mean) / moments.deviation
         low, high = z.min(), z.max()  # every rule here depends on differences of rewards only
-        q, payoffs, _ = kernels.prepare(block.offsets, z, block.gold, low, high, high - low)
+        q, payoffs, means = kernels.prepare(block.offsets, z, block.gold, low, high, high - low)
         numbers = np.arange(first, first + block.prompts)
         best = kernels.best_of(block.offsets, payoffs, ns, False)
         sampled = kernels.authors_comparison(
             block.offsets, q, payoffs, base, ns, scale, beta, sigma_phase, normals, noise_draws, replicates, seed, numbers
         )
-        return np.concatenate([np.concatenate([best, np.zeros_like(best)], axis=2)[None], sampled])
+        plain = np.broadcast_to(means, best.shape)  # the base policy
+        exact = np.stack([np.concatenate([each, np.zeros_like(best)], axis=2) for each in (plain, best)])
+        return np.concatenate([exact, sampled])
 
     def tasks() -> Iterator[tuple[ScoredPrompts, int]]:
         nonlocal candidates, prompts
@@ -118,15 +121,13 @@ def compare(
         lacking = f"no prompt has the {least} usable candidates that one query needs (the most is {most})"
         raise InvalidInput(option("n_grid"), f"{lacking}; give smaller sizes")
     table = np.concatenate(results, axis=2)
-    missing = np.full((len(MECHANISMS), len(n_grid) - len(fitting), *table.shape[2:]), math.nan)  # sizes rise: those are the largest
+    missing = np.full((len(_COMPARED), len(n_grid) - len(fitting), *table.shape[2:]), math.nan)  # sizes rise: those are the largest
     table = np.concatenate([table, missing], axis=1)
     reasons = [None if n in fitting else lacks(n, count, moments.counts.size) for n, count in zip(n_grid, able, strict=True)]
     rows = [
-        _row(name, int(n), table[MECHANISMS.index(name), j], moments.gold)
-        | {"reason": reasons[j]}
-        | _pairs(name, table[:, j], moments.gold)
+        _row(name, n, table[_COMPARED.index(name), j], moments.gold) | {"reason": reason} | _pairs(name, table[:, j], moments.gold)
         for name in mechanisms
-        for j, n in enumerate(n_grid)
+        for j, (n, reason) in enumerate([(1, None)] if name == "base" else zip(n_grid, reasons, strict=True))
     ]
     return rows, {"base_gold": moments.gold, "prompts": table.shape[2], "skipped": {"candidates": candidates, "prompts": prompts}}
 
@@ -183,10 +184,10 @@ def _row(name: str, n: int, outcome: Floats, base: float) -> dict[str, Any]:
 def _pairs(name: str, outcomes: Floats, base: float) -> dict[str, float | None]:
     """A mechanism beside PrivBoN and ITP on the same prompts; `outcomes` (M, P, 8) at one size."""
     found: dict[str, float | None] = dict.fromkeys(PAIRED)
-    true = dict(zip(MECHANISMS, outcomes[:, :, kernels.GOLD], strict=True))
-    if name != "privbon":
+    true = dict(zip(_COMPARED, outcomes[:, :, kernels.GOLD], strict=True))
+    if name not in ("base", "privbon"):
         found |= over(true[name], true["privbon"], _error)
-    if name != "itp":
+    if name not in ("base", "itp"):
         found |= recovered(true[name] - base, true["itp"] - base, _error)
     return found
 

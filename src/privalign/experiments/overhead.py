@@ -43,7 +43,7 @@ class OverheadSettings:
 
 def overhead(
     pools: Sequence[ArrayLike],
-    reward_range: RewardRange,
+    sensitivity: Sensitivity,
     sizes: Sequence[int],
     settings: OverheadSettings,
     progress: Callable[[int, int], None] = lambda *_: None,
@@ -55,6 +55,7 @@ def overhead(
 
     Args:
         pools: raw scores per prompt. sizes: candidates n (also the cap of phase 2).
+        sensitivity: the public range, and a Δ that changes nothing here.
 
     Raises:
         InvalidInput: a setting is out of range.
@@ -62,7 +63,7 @@ def overhead(
     started = time.perf_counter()
     able = {n: sum(np.size(pool) > 2 * n for pool in pools) for n in sizes}
     fitting = [n for n, count in able.items() if count >= ENOUGH * len(pools)] or [min(sizes)]
-    data = Pools.of(pools, reward_range, needed=2 * max(fitting) + 1)
+    data = Pools.of(pools, sensitivity.range, needed=2 * max(fitting) + 1)
     measured = {}
     for done, n in enumerate(fitting):
         progress(done, len(fitting))
@@ -71,7 +72,7 @@ def overhead(
     rows = [measured.get(n, blank | {"n": n, "reason": lacks(2 * n + 1, able[n], len(pools))}) for n in sizes]
     stated = {
         **asdict(settings),
-        "range": [reward_range.low, reward_range.high],
+        **sensitivity.stated(),
         "prompts": len(data),
         "dropped_prompts": len(pools) - len(data),
         "draw": "without",

@@ -123,8 +123,9 @@ def provenance(paths: Sequence[Path], reward: str) -> dict[str, Any]:
     Raises:
         InvalidFile: one cannot be read.
     """
-    files = [{"name": path.name, "sha256": _sha256(path)} for path in paths]
-    return {"file": ", ".join(path.name for path in paths), "files": files, "reward": reward}
+    names = [f"{path.absolute().parent.name}/{path.name}" if path.is_dir() else path.name for path in paths]
+    files = [{"name": name, "sha256": _sha256(path)} for name, path in zip(names, paths, strict=True)]
+    return {"file": ", ".join(names), "files": files, "reward": reward}
 
 
 def _sha256(path: Path) -> str:

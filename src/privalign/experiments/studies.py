@@ -24,7 +24,7 @@ from privalign.experiments.held_out import Splitting
 from privalign.experiments.matched import MatchedSettings, matched
 from privalign.experiments.overhead import OverheadSettings, overhead
 from privalign.experiments.scored import Clamped, ScoredPrompts, provenance, read_pooled
-from privalign.experiments.study import Study, versions
+from privalign.experiments.study import Study, titled, versions
 from privalign.experiments.win_rates import PAPER_SIZES, WinRateSettings, win_rates
 from privalign.sensitivity import Sensitivity
 from privalign.settings import named, option, parse
@@ -89,7 +89,7 @@ def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: P
     stated: dict[str, Any] = {"skipped_candidates": skipped, "versions": versions()}
     if study.settings.get("protocol") != "authors":  # which z-scores
         stated |= clamped.stated()
-    return replace(study, settings={**source.provenance, **study.settings, **stated})
+    return replace(study, title=titled(study, source.provenance), settings={**source.provenance, **study.settings, **stated})
 
 
 def kind_of(table: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ def _win_rate(source: Source, given: dict[str, Any], progress: Progress) -> Stud
 
 def _overhead(source: Source, given: dict[str, Any], progress: Progress) -> Study:
     sizes = given.pop("n_grid", (256,))
-    return overhead(source.pools, source.sensitivity.range, sizes, OverheadSettings(_needed(given, "sigma"), **given), progress)
+    return overhead(source.pools, source.sensitivity, sizes, OverheadSettings(_needed(given, "sigma"), **given), progress)
 
 
 def _budget(source: Source, given: dict[str, Any], progress: Progress) -> Study:

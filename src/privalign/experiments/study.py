@@ -50,6 +50,11 @@ class Study:
         }
 
 
+def titled(study: Study, provenance: Mapping[str, Any]) -> str:
+    """A comparison's title with the candidates that it is of, as `scored.provenance` tells them: others have settings to tell."""
+    return f"{study.title} of {provenance['file']}" if study.kind == "comparison" and "file" in provenance else study.title
+
+
 def versions() -> dict[str, str]:
     """Of the package and of what its numbers rest on, for a study's settings."""
     return {"privalign": __version__, **{name: version(name) for name in ("numpy", "numba", "scipy")}}

@@ -68,6 +68,33 @@ def test_noise_over_n() -> None:
     assert keys == [("itp", None, 4), ("itp", None, 8), *noisy]
 
 
+def test_all_prompts_report_where_nothing_is_chosen() -> None:
+    """One β over n, or no held-out part: no prompt is put aside, nothing is selected."""
+    one = noise_comparison([scored()], WHOLE, [0.1], [4], betas=[0.1], settings=QUICK)
+    assert one.settings["prompts"] == 20
+    assert {"prompts_tuning", "chosen_on_rewards"}.isdisjoint(one.settings)
+    assert [row["tuning_lift_pp"] for row in one.rows] == [None, None]
+    study = sigma_ablation([scored()], WHOLE, [0.1, 1.0], n=4, settings=Splitting(replicates=10, held_out=0.0))
+    assert study.settings["prompts"] == 20
+    assert not any(row["selected"] for row in study.rows)
+    with pytest.raises(InvalidInput, match="--held-out: 0 is not strictly between"):
+        noise_comparison([scored()], WHOLE, [0.1], [4], betas=[0.1, 1.0], settings=Splitting(held_out=0.0))
+
+
+def test_pairs_of_mechanisms_in_ablations() -> None:
+    """PrivITP beside PrivBoN of its σ, and beside ITP of its β, prompt by prompt."""
+    study = sigma_ablation([scored()], WHOLE, [0.1, 1.0], n=4, settings=QUICK)
+    for privbon, privitp in zip(study.rows[::2], study.rows[1::2], strict=True):
+        assert privbon["over_privbon_pp"] is None
+        assert privitp["over_privbon_pp"] == pytest.approx(privitp["lift_pp"] - privbon["lift_pp"])
+        assert privitp["over_privbon_se_pp"] > 0
+    study = beta_ablation([scored()], WHOLE, [0.1, 1.0], n=4, sigma=0.2, settings=QUICK)
+    for itp, privitp in zip(study.rows[::2], study.rows[1::2], strict=True):
+        assert itp["recovered_percent"] is None
+        assert privitp["recovered_percent"] == pytest.approx(100 * privitp["lift_pp"] / itp["lift_pp"])
+        assert privitp["recovered_se_percent"] > 0
+
+
 def test_win_rates() -> None:
     block = scored()
     study = win_rates([block], WHOLE, [2, 8], WinRateSettings(0.2, replicates=10))

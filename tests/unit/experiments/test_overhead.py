@@ -21,7 +21,7 @@ def test_candidates_agree_with_the_expected_halting_time() -> None:
     """Within 5 standard errors of the closed form over phase 2 (false alarms below 1e-6)."""
     rng = np.random.default_rng(0)
     pools = [rng.random(40) for _ in range(4)]
-    study = overhead(pools, UNIT, [4, 16, 20], SETTINGS)
+    study = overhead(pools, Sensitivity.of_range(UNIT), [4, 16, 20], SETTINGS)
     *measured, missing = study.rows
     assert missing == dict.fromkeys(missing) | {"n": 20, "reason": "needs 41 candidates a prompt; 0 of 4 prompts have them"}
     block = ScoredPrompts(np.arange(0, 161, 40), np.concatenate(pools), np.zeros(160))
@@ -40,10 +40,16 @@ def test_candidates_agree_with_the_expected_halting_time() -> None:
 
 def test_large_n_is_done_in_blocks() -> None:
     pools = [np.linspace(0, 1, 4_001)]
-    whole = overhead(pools, UNIT, [4], OverheadSettings(0.4, simulated=50, timed=1))
+    whole = overhead(pools, Sensitivity.of_range(UNIT), [4], OverheadSettings(0.4, simulated=50, timed=1))
     assert whole.rows[0]["mean_halting"] <= 4
     progress: list[tuple[int, int]] = []
-    overhead(pools, UNIT, [2_000], OverheadSettings(0.4, simulated=1_500, timed=1), lambda done, total: progress.append((done, total)))
+    overhead(
+        pools,
+        Sensitivity.of_range(UNIT),
+        [2_000],
+        OverheadSettings(0.4, simulated=1_500, timed=1),
+        lambda done, total: progress.append((done, total)),
+    )
     assert progress == [(0, 1)]
 
 
