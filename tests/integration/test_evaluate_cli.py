@@ -22,7 +22,8 @@ from privalign.experiments.report.wording import terms
 from privalign.experiments.study import read_study
 
 KEYS = [
-    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "win_rate", "win_rate_se",
+    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "gap_se", "win_rate",
+    "win_rate_se",
     "gold_win_rate", "gold_win_rate_se", "fallback_rate", "fallback_rate_se", "halting_mean", "halting_se", "epsilon", "epsilon_mean",
     "reason", "over_privbon_pp", "over_privbon_se_pp", "recovered_percent", "recovered_se_percent",
 ]  # fmt: skip

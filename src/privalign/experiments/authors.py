@@ -178,6 +178,8 @@ def _row(name: str, n: int, outcome: Floats, base: float) -> dict[str, Any]:
     for key, column in (columns | {"halting_mean": kernels.HALTING}).items():
         row[key] = outcome[:, column].mean() if rounds or key != "halting_mean" else math.nan
         row[f"{key.removesuffix('_mean')}_se"] = _error(outcome[:, column]) if rounds or key != "halting_mean" else math.nan
+        if key == "proxy_mean":
+            row["gap_se"] = math.nan  # of other units
     return {"mechanism": name, "n": n, **as_numbers(row), "epsilon": None, "epsilon_mean": None}
 
 

@@ -106,6 +106,7 @@ class Outcomes:
             "mc_se_pp": 100 * math.sqrt(self.true_variance[m].sum()) / self.base.size,
             "proxy_mean": self.proxy[m].mean(),
             "proxy_se": error_of_mean(self.proxy[m]),
+            "gap_se": error_of_mean(self.proxy[m] - self.true[m]),
             "win_rate": self.win_rate[m].mean(),
             "win_rate_se": error_of_mean(self.win_rate[m]),
             "gold_win_rate": self.gold_win_rate[m].mean(),

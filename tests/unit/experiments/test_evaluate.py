@@ -25,7 +25,8 @@ from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivit
 RANGE = RewardRange(-1.0, 1.5)
 PRICE = Sensitivity(0.5, RANGE)
 KEYS = [
-    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "win_rate", "win_rate_se",
+    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "gap_se", "win_rate",
+    "win_rate_se",
     "gold_win_rate", "gold_win_rate_se", "fallback_rate", "fallback_rate_se", "halting_mean", "halting_se", "epsilon", "epsilon_mean",
     "reason",
 ]  # fmt: skip
