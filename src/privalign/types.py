@@ -10,6 +10,9 @@ from typing import Any, Self
 
 from privalign.errors import InvalidInput
 
+MOST_TOKENS = 10**9  # that anything is believed to have taken
+MOST_DIGITS = 300  # of a whole number in JSON; more are beyond a float, and reading many such numbers takes long
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -69,6 +72,16 @@ class Request:
         """A conversation of one user turn."""
         return cls((Message("user", prompt),))
 
+    @property
+    def characters(self) -> int:
+        """Letters of all contents, about: what a body takes to write hangs on it."""
+        return sum(
+            len(turn.content or "")
+            if isinstance(turn.content, str | None)
+            else sum(len(str(part.get("text", ""))) for part in turn.content)
+            for turn in self.messages
+        )
+
     def with_defaults(self, defaults: Mapping[str, Any]) -> Request:
         """The request with parameters that it leaves open taken from `defaults`.
 
@@ -104,6 +117,12 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
 
+    @classmethod
+    def reported(cls, prompt_tokens: Any, completion_tokens: Any) -> Usage | None:
+        """What a back-end says; None where it cannot be: no whole number, below 0, or beyond what any model takes."""
+        counts = (prompt_tokens, completion_tokens)
+        return cls(*counts) if all(type(count) is int and 0 <= count <= MOST_TOKENS for count in counts) else None
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
@@ -118,6 +137,7 @@ class Candidate:
         tool_calls: as the model made them, `{"id", "type": "function", "function": {"name", "arguments"}}`.
         logprobs: as the back-end reports them, where the request asked for them.
         usage: None where the back-end reports none. Sum it with `total_usage`.
+        reasoning: what the model thought before it answered, where the back-end tells that apart.
     """
 
     text: str
@@ -125,13 +145,14 @@ class Candidate:
     tool_calls: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     logprobs: Mapping[str, Any] | None = field(default=None, hash=False)
     usage: Usage | None = None
+    reasoning: str | None = None
 
     @property
     def scored_text(self) -> str:
         """What a reward model reads: the text, and after it, on a line of its own, the tool calls as canonical JSON.
 
         `[{"arguments":{"city":"Paris"},"name":"get_weather"}]`: keys sorted, no spaces, arguments parsed where they are
-        JSON, ids left out (they are random, so that a score must not hang on them).
+        JSON, ids left out (they are random, so that a score must not hang on them). No reasoning: `with_reasoning` puts it there.
         """
         if not self.tool_calls:
             return self.text
@@ -140,6 +161,10 @@ class Candidate:
         except (ValueError, RecursionError):  # what a model wrote may be anything: then arguments are scored as they stand
             calls = _canonical([_named_call(call, parse=False) for call in self.tool_calls])
         return f"{self.text}\n{calls}" if self.text else calls
+
+    def with_reasoning(self) -> Candidate:
+        """The candidate with its reasoning before its text, between `<think>` and `</think>`, as models write it."""
+        return self if self.reasoning is None else replace(self, text=f"<think>\n{self.reasoning}\n</think>\n\n{self.text}", reasoning=None)
 
 
 def total_usage(candidates: Iterable[Candidate]) -> Usage | None:
@@ -166,7 +191,19 @@ def _plain_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
 def _named_call(call: Mapping[str, Any], parse: bool) -> dict[str, Any]:
     named = call.get("function") or call.get("custom") or {}
     arguments = named.get("arguments", named.get("input"))
-    return {"name": named.get("name"), "arguments": json.loads(arguments) if parse and isinstance(arguments, str) else arguments}
+    parsed = json.loads(arguments, parse_int=whole_number) if parse and isinstance(arguments, str) else arguments
+    return {"name": named.get("name"), "arguments": parsed}
+
+
+def whole_number(digits: str) -> int:
+    """A whole number of JSON.
+
+    Raises:
+        ValueError: it has more than `MOST_DIGITS`.
+    """
+    if len(digits) > MOST_DIGITS:
+        raise ValueError
+    return int(digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +214,8 @@ class Release:
     phase-2 candidate was rejected. `epsilon` is the worst case of one query, a valid upper bound; None means that the
     mechanism has no guarantee. `finish_reason`, `tool_calls` and `logprobs` are the chosen candidate's; `usage` sums the
     tokens of all `drawn` candidates (None: not reported), `own_usage` is what the chosen one took of them. `head` are the terms of
-    the head that chose it, where that was itself released with differential privacy: then the query cost nothing more.
+    the head that chose it, where that was itself released with differential privacy: then the query cost nothing more. `reasoning` is the
+    chosen candidate's, where its model tells it apart.
     """
 
     text: str
@@ -193,6 +231,7 @@ class Release:
     drawn: int = 0
     own_usage: Usage | None = None
     head: Mapping[str, Any] | None = field(default=None, hash=False)
+    reasoning: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that `from_json` reads back."""

@@ -379,7 +379,10 @@ def test_curl(served: Served) -> None:
 
 def test_ready(served: Served) -> None:
     response = httpx.get(f"{served.url}/readyz", timeout=60.0)
-    assert (response.status_code, response.json()) == (503, {"status": "not ready", "away": ["policy"]})  # [policies.away] is
+    document = response.json()
+    assert (response.status_code, document["status"], document["away"]) == (200, "ready", ["policy"])
+    states = {name: model["status"] for name, model in document["models"].items()}
+    assert {name for name, state in states.items() if state != "ready"} == {"broken"}
 
 
 def test_many_at_once(served: Served) -> None:

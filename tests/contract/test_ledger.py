@@ -719,3 +719,14 @@ def test_what_cannot_share_a_data_set_is_refused(ledger: Ledger, options: dict[s
     with pytest.raises(InvalidInput, match=message):
         ledger.create_account("second", RULE, **options)  # type: ignore[arg-type]
     assert [each.name for each in ledger.accounts()] == ["prefs"]
+
+
+# Whether it can be written
+
+
+def test_a_probe_commits_and_leaves_nothing(ledger: Ledger) -> None:
+    before, rows = ledger.account("prefs"), kinds(ledger)
+    for _ in range(3):
+        ledger.check_writable("prefs")
+    assert (ledger.account("prefs"), kinds(ledger)) == (before, rows)
+    assert ledger.verify("prefs").head == before.head

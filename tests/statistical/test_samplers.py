@@ -2,6 +2,7 @@
 
 Secure noise cannot be seeded, so each test here fails for a right sampler once in 10⁸ runs (`FALSE_ALARM`), and the
 whole file less than once in 10⁶. Tests that a wrong law must fail ask for a p-value below 10⁻⁶ and miss it more rarely than that.
+`make test` draws from two or three shapes of each law, `make soak` from all.
 """
 
 from __future__ import annotations
@@ -84,7 +85,12 @@ SOFTMAX_CASES = {
 }
 
 
-@pytest.mark.parametrize(("scores", "scale"), SOFTMAX_CASES.values(), ids=SOFTMAX_CASES)
+def shapes(cases: dict[str, tuple[NDArray[np.float64], float]], *everywhere: str) -> list[object]:
+    """The cases as parameters of a test, all but a few of them for `make soak` alone."""
+    return [pytest.param(*case, id=name, marks=[] if name in everywhere else pytest.mark.soak) for name, case in cases.items()]
+
+
+@pytest.mark.parametrize(("scores", "scale"), shapes(SOFTMAX_CASES, "ladder", "peak", "ties"))
 def test_gumbel_argmax_is_softmax(scores: NDArray[np.float64], scale: float) -> None:
     assert index_p_value(lambda: secure.gumbel_argmax(scores, scale), softmax(scores, scale), 60_000) > FALSE_ALARM
 
@@ -116,7 +122,7 @@ GAUSSIAN_GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("rewards", "scale", "golden"), GAUSSIAN_GOLDEN)
+@pytest.mark.parametrize(("rewards", "scale", "golden"), [GAUSSIAN_GOLDEN[0], pytest.param(*GAUSSIAN_GOLDEN[1], marks=pytest.mark.soak)])
 def test_gaussian_argmax_follows_proposition_e2(rewards: list[float], scale: float, golden: list[float]) -> None:
     scores = np.array(rewards)
     np.testing.assert_allclose(gaussian_law(scores, scale), golden, rtol=1e-11)
@@ -132,7 +138,7 @@ GAUSSIAN_CASES = {
 }
 
 
-@pytest.mark.parametrize(("scores", "scale"), GAUSSIAN_CASES.values(), ids=GAUSSIAN_CASES)
+@pytest.mark.parametrize(("scores", "scale"), shapes(GAUSSIAN_CASES, "tiny scale, near ties"))
 def test_gaussian_argmax_of_other_shapes(scores: NDArray[np.float64], scale: float) -> None:
     assert index_p_value(lambda: secure.gaussian_argmax(scores, scale), gaussian_law(scores, scale), 40_000) > FALSE_ALARM
 
@@ -185,7 +191,7 @@ def test_bernoulli_of_2_to_the_minus_1200_never_happens() -> None:
 MIXED = [0.0, 1.0, 1e-300, 1 - 1e-16, 0.5, 0.25, 0.9, 1e-3]
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8, 64, 257, 600])
+@pytest.mark.parametrize("n", [*(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2)), 5, 8, 64, 257, 600])
 def test_every_round_of_a_batch_has_its_own_probability(n: int) -> None:
     p = np.resize(MIXED, n)
     draws = 120_000 // n

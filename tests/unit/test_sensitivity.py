@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privalign.errors import InvalidInput
-from privalign.mechanisms.normaliser import normaliser, normaliser_error
+from privalign.mechanisms.normaliser import normaliser, normaliser_error, public_normaliser
 from privalign.mechanisms.protocol import admit
 from privalign.sensitivity import FARTHEST, RewardRange, Sensitivity
 
@@ -120,6 +120,7 @@ def test_normaliser_solves_its_equation(rewards: list[float], log_beta: float) -
     exact = exact_normaliser(rewards, beta)
     assert sum(max(Fraction(r) - exact, Fraction(0)) for r in rewards) == n * Fraction(beta)
     value = Fraction(normaliser(rewards, beta))
+    assert public_normaliser(rewards, beta) == value
     assert abs(value - exact) <= Fraction(normaliser_error(n, beta, 1.0))
     mean = sum(map(Fraction, rewards)) / n
     assert mean - Fraction(beta) <= exact <= max(map(Fraction, rewards)) - Fraction(beta)

@@ -128,10 +128,18 @@ def test_tool_calls_are_scored_as_canonical_json_without_their_ids() -> None:
     assert Candidate("", None, (custom,)).scored_text == '[{"arguments":"ls é","name":"sh"}]'
 
 
-@pytest.mark.parametrize("arguments", ['{"cut', "", "[" * 100_000, "1" * 5000, None, {"a": 1}])
+@pytest.mark.parametrize("arguments", ['{"cut', "", "[" * 100_000, "1" * 5000, "[" + "9" * 301 + "]", None, {"a": 1}])
 def test_whatever_a_model_writes_as_arguments_can_be_scored(arguments: Any) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
     assert Candidate("", None, (call,)).scored_text.startswith('[{"arguments":')
+
+
+def test_numbers_in_arguments_are_read_up_to_a_length_only() -> None:
+    def scored(digits: int) -> str:
+        return Candidate("", None, ({"function": {"name": "f", "arguments": "[1, " + "9" * digits + "]"}},)).scored_text
+
+    assert scored(300).startswith('[{"arguments":[1,999')
+    assert scored(301).startswith('[{"arguments":"[1, 999')  # as it stands
 
 
 def test_usage_adds_up_where_it_is_reported() -> None:

@@ -8,7 +8,20 @@ point are one generic line: why a scorer failed may depend on the protected data
 
 from privalign.aligner.admission import Admission, How
 from privalign.aligner.aligner import Aligner
-from privalign.aligner.failures import ScoringFailed
+from privalign.aligner.async_ledger import AnsweredElsewhere
+from privalign.aligner.candidates import NothingToSelect
+from privalign.aligner.failures import Part, ScorerPaused, ScoringFailed
 from privalign.aligner.model import Performance, ServedModel
 
-__all__ = ["Admission", "Aligner", "How", "Performance", "ScoringFailed", "ServedModel"]
+__all__ = [
+    "Admission",
+    "Aligner",
+    "AnsweredElsewhere",
+    "How",
+    "NothingToSelect",
+    "Part",
+    "Performance",
+    "ScorerPaused",
+    "ScoringFailed",
+    "ServedModel",
+]

@@ -88,10 +88,12 @@ class Aligner:
 
         Raises:
             BudgetExhausted, BudgetBusy: nothing was charged. IdempotencyConflict: the key was used otherwise.
+            InvalidInput: a seed that is no whole number, or more tokens than the model answers with.
             BackendFailed: the same request is being answered elsewhere.
         """
         if n < 1:
             raise InvalidInput("n", f"{n} is below 1")
+        request = self._model.limited(request)
         request.after(1)  # refuses a seed that is no whole number before anything is reserved
         await self._clock.ready()
         mechanism = self._thresholds.mechanism(request)
@@ -130,9 +132,10 @@ class Aligner:
         queries: list[Query] = []
         async with self._ledger.kept(reservation):
             try:
+                characters = len(request.canonical()) if self._clock.here else 0  # once: that of a large one takes long
                 for number in range(n):
                     later = request.after(number * mechanism.pool_size)
-                    queries.append(Query(self._model, mechanism, later, self._noise, self._clock))
+                    queries.append(Query(self._model, mechanism, later, self._noise, self._clock, characters))
                 return await self._settled(reservation, request, mechanism, queries)
             except BaseException as failure:
                 touched = any(query.touched for query in queries)
@@ -170,7 +173,10 @@ class Aligner:
 
 
 async def _together(queries: Sequence[Query]) -> list[tuple[Candidate, Selection]]:
-    """What all of them choose; the first failure cancels the others."""
+    """What all of them choose; the first failure cancels the others. Nothing is scored before all have drawn what they score first."""
+    async with asyncio.TaskGroup() as group:
+        for query in queries:
+            group.create_task(query.draw())
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(query.run()) for query in queries]
     return [task.result() for task in tasks]

@@ -22,6 +22,13 @@ T = TypeVar("T")
 Outcome = Reservation | Replay | Pending | None
 
 
+class AnsweredElsewhere(BackendFailed):
+    """Another process answers the same request under the same idempotency key, and does not end."""
+
+    def __init__(self) -> None:
+        super().__init__("the same request is still being answered elsewhere; ask again later, or under a new idempotency key")
+
+
 class AsyncLedger:
     """Reserves and settles for one served model, on threads of its own: behind slow scorers, leases would run out before
     they are renewed.
@@ -56,7 +63,7 @@ class AsyncLedger:
             if not isinstance(outcome, Pending):
                 return outcome
             if time.monotonic() > patience:
-                raise BackendFailed("the same request is still being answered elsewhere; ask again later, or under a new idempotency key")
+                raise AnsweredElsewhere
             await asyncio.sleep(self._model.performance.poll)
 
     async def settle(self, reservation: Reservation, realised: Sequence[Event], release: Mapping[str, object]) -> None:

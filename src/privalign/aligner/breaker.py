@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from privalign.aligner.failures import ScorerPaused
 from privalign.errors import BackendFailed
+from privalign.rewards.protocol import ScorerUntouched
 
 FAILURES_IN_A_ROW = 3  # of a scorer that answers probes, after which queries wait
 LONGEST_PAUSE = 60.0  # seconds
@@ -40,15 +42,24 @@ class Breaker:
             yield
             return
         if time.monotonic() < self._closed_until or not self._trial.acquire(blocking=False):
-            raise BackendFailed("the reward model failed a moment ago and is being tried again; nothing was charged, retry later")
+            raise ScorerPaused
         try:
-            await self._probe()
+            await self._probed()
             failures = self._failures
             yield
             if self._failures == failures:
                 self._suspect, self._failures = False, 0
         finally:
             self._trial.release()
+
+    async def _probed(self) -> None:
+        """Raises what a scorer says of itself where that was untouched, and else nothing but that it failed."""
+        try:
+            await self._probe()
+        except ScorerUntouched:
+            raise
+        except BackendFailed as failure:
+            raise ScorerPaused(f"the reward model cannot score a public text: {failure}") from None
 
     def failed(self) -> None:
         """The scorer failed a query."""

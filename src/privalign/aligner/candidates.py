@@ -1,29 +1,78 @@
-"""Candidates as they can be scored, stored and sent, whatever their model wrote, and the release of one of them."""
+"""Candidates that can be selected from, and the release of one of them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from privalign.errors import BackendFailed
+from privalign.aligner.answers import Fault, as_json, usable
+from privalign.errors import BackendFailed, PrivalignError
 from privalign.policies.protocol import Policy
 from privalign.types import Candidate, Release, Request, total_usage
 
-UNLIKELY = -9999.0  # OpenAI's log-probability of what is next to impossible; JSON has no −∞
+REDRAWS = 2  # times that what cannot be used is drawn again
+_FAR = 2**20  # seeds from those of the first draw to those of the next: no other candidate of the request has them
 
 
-async def drawn(policy: Policy, request: Request, count: int) -> list[Candidate]:
-    """Exactly `count` candidates.
+class NothingToSelect(BackendFailed):
+    """None of the candidates that the policy drew can be used, so that nothing is scored.
+
+    Args:
+        faults: what is wrong with each of them.
+
+    Attributes:
+        param: what the request could ask otherwise; None: it is the policy.
+    """
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.param: str | None = None
+        message = "the base model gave no answer that can be used"
+        if Fault.DISOBEDIENT in faults:
+            self.param, message = "tool_choice", "the base model does not keep it; leave it out, or ask a model with tools"
+        elif all(fault is Fault.CUT for fault in faults):
+            self.param, message = "max_tokens", "the base model says nothing within so many tokens; raise it"
+        super().__init__(message)
+
+
+async def drawn(policy: Policy, request: Request, count: int, before: Sequence[Candidate] = ()) -> list[Candidate]:
+    """Exactly `count` candidates that can be used.
+
+    What cannot be used is drawn again, at most twice. If it still cannot be, copies of others take its places, in turn: of this draw,
+    or else of those drawn `before`. Which ones depends on what the policy says alone, never on a score.
 
     Raises:
-        BackendFailed: the policy returned another number of them.
+        NothingToSelect: there is none that can be used. BackendFailed: the policy failed, or returned another number of them.
     """
+    found: dict[int, Candidate] = {}
+    faults: list[Fault] = []
+    for attempt in range(1 + REDRAWS):
+        missing = [place for place in range(count) if place not in found]
+        if not missing:
+            break
+        try:
+            answers = await _asked(policy, request.after(attempt * _FAR), len(missing))
+        except PrivalignError:
+            if attempt == 0:
+                raise
+            break
+        for place, answer in zip(missing, (usable(answer, request) for answer in answers), strict=True):
+            if isinstance(answer, Fault):
+                faults.append(answer)
+            else:
+                found[place] = answer
+    others = [found[place] for place in sorted(found)] or before
+    if not others:
+        raise NothingToSelect(faults)
+    copies = itertools.cycle(replace(other, usage=None) for other in others)  # which took no tokens of their own
+    return [found[place] if place in found else next(copies) for place in range(count)]
+
+
+async def _asked(policy: Policy, request: Request, count: int) -> list[Candidate]:
     fresh = await policy.draw(request, count)
     if len(fresh) != count:
         raise BackendFailed(f"the policy returned {len(fresh)} candidates where {count} were asked for")
-    return [_written(candidate) for candidate in fresh]
+    return fresh
 
 
 def released(
@@ -39,32 +88,9 @@ def released(
         delta=delta,
         finish_reason=candidate.finish_reason,
         tool_calls=candidate.tool_calls,
-        logprobs=None if candidate.logprobs is None else _as_json(candidate.logprobs),
+        logprobs=None if candidate.logprobs is None else as_json(candidate.logprobs),
         usage=total_usage(drawn),
         own_usage=candidate.usage,
         drawn=len(drawn),
+        reasoning=candidate.reasoning,
     )
-
-
-def _written(candidate: Candidate) -> Candidate:
-    """The candidate with nothing in it that an encoder refuses: what is paid for must not be lost to one."""
-    return replace(
-        candidate,
-        text=_as_json(candidate.text),
-        finish_reason=_as_json(candidate.finish_reason),
-        tool_calls=tuple(_as_json(call) for call in candidate.tool_calls),
-    )
-
-
-def _as_json(value: Any) -> Any:
-    """A JSON value with no half surrogate pair and no number that is not finite."""
-    match value:
-        case str():
-            return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case float():
-            return value if math.isfinite(value) else UNLIKELY if value == -math.inf else None
-        case Mapping():
-            return {_as_json(name): _as_json(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_as_json(inner) for inner in value]
-    return value

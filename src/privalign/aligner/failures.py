@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 
 from privalign.errors import BackendFailed, LeaseExpired, bare
+from privalign.ledger import LedgerFailed
+
+
+class Part(Enum):
+    """What a query needs to be answered."""
+
+    POLICY = "policy"
+    REWARD = "reward model"
+    LEDGER = "ledger"
 
 
 class ScoringFailed(BackendFailed):
-    """Scoring or selection failed after a score may have been read. The query stays charged; do not retry."""
+    """Scoring or selection failed after a score may have been read. The query stays charged; do not retry.
 
-    def __init__(self) -> None:
+    Attributes:
+        part: what failed, for the operator. Which part works at the time depends on nothing but what was released.
+    """
+
+    def __init__(self, part: Part = Part.REWARD) -> None:
         super().__init__("the answer could not be selected; the query stays charged, so do not retry it automatically")
+        self.part = part
 
 
-def outward(failure: BaseException, touched: bool) -> BaseException:
-    """What to raise in place of a failure, outside its handler.
+class ScorerPaused(BackendFailed):
+    """The scorer failed before, and is left alone for a while or failed a public text. Nothing was charged."""
+
+    def __init__(self, why: str = "the reward model failed a moment ago and is being tried again") -> None:
+        super().__init__(f"{why}; nothing was charged, retry later")
+
+
+def outward(failure: BaseException, touched: bool, part: Part = Part.REWARD) -> BaseException:
+    """What to raise in place of a failure of a part, outside its handler.
 
     Once the scorer may have been touched nothing is left of the old one: the frames of its traceback, its causes and its
     arguments may hold scores.
@@ -29,4 +51,8 @@ def outward(failure: BaseException, touched: bool) -> BaseException:
             return asyncio.CancelledError()
         case KeyboardInterrupt() | SystemExit() | LeaseExpired():
             return bare(failure)
-    return ScoringFailed()
+        case ScoringFailed():
+            return ScoringFailed(failure.part)
+        case LedgerFailed():
+            return ScoringFailed(Part.LEDGER)
+    return ScoringFailed(part)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from privalign.errors import InvalidInput
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
-from privalign.policies.protocol import Policy
+from privalign.policies.protocol import Policy, default_parameters
 from privalign.rewards.protocol import Reward
+from privalign.types import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class ServedModel:
     Args:
         on_exhausted: "refuse", or "base": answer from the base policy, free and labelled.
         delta: δ of phase 1 in the ε that a release states (accounts charge by their own rule).
+        max_tokens: of one candidate. A request for more is refused; one that leaves it open gets what the policy takes by itself, and no
+            more than this. None: as many as the policy allows.
         reuse_threshold: reuse the released λ̃ of a repeated identical request, which then costs phase 2 only.
     """
 
@@ -50,9 +53,31 @@ class ServedModel:
     delta: float = 1e-6
     reuse_threshold: bool = False
     performance: Performance = field(default_factory=Performance)
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.on_exhausted not in ("refuse", "base"):
             raise InvalidInput("on_exhausted", f"{self.on_exhausted!r} is neither 'refuse' nor 'base'")
         if self.reuse_threshold and not isinstance(self.mechanism, PrivITP):
             raise InvalidInput("reuse_threshold", f"{self.mechanism.name} has no threshold; only privitp has one")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InvalidInput("max_tokens", f"{self.max_tokens} is below 1")
+
+    def limited(self, request: Request) -> Request:
+        """The request with its limit of tokens.
+
+        Raises:
+            InvalidInput: it asks for more than `max_tokens`.
+        """
+        if self.max_tokens is None:
+            return request
+        for name in _LIMITS:
+            asked = request.parameters.get(name)
+            if isinstance(asked, int) and asked > self.max_tokens:
+                raise InvalidInput(name, f"{asked} is above {self.max_tokens}, the most tokens of an answer of {self.name}; ask for fewer")
+        own = default_parameters(self.policy)
+        least = min([self.max_tokens, *(own[name] for name in _LIMITS if isinstance(own.get(name), int))])
+        return request.with_defaults({"max_tokens": least})
+
+
+_LIMITS = ("max_tokens", "max_completion_tokens")

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from privalign.aligner.candidates import drawn
 from privalign.aligner.clock import Clock
-from privalign.aligner.failures import ScoringFailed, outward
+from privalign.aligner.failures import Part, ScoringFailed, outward
 from privalign.aligner.model import ServedModel
 from privalign.aligner.steps import Steps
 from privalign.mechanisms.protocol import Mechanism, Selection, read_scores
@@ -25,13 +25,18 @@ LONG_FOR_SCORES = 10.0  # seconds after which it is the scorer's fault that a cl
 class Query:
     """Drives one run of a mechanism.
 
+    Args:
+        characters: that a scorer in this process reads with each candidate, before its own.
+
     Attributes:
         candidates: all that were drawn.
         touched: whether the scorer may have read protected data for this query.
         scorer_failed: whether the scorer is to blame for a failure.
     """
 
-    def __init__(self, model: ServedModel, mechanism: Mechanism, request: Request, noise: Randomness, clock: Clock) -> None:
+    def __init__(
+        self, model: ServedModel, mechanism: Mechanism, request: Request, noise: Randomness, clock: Clock, characters: int = 0
+    ) -> None:
         self._model = model
         self._request = request
         self._clock = clock
@@ -39,13 +44,21 @@ class Query:
         self.candidates: list[Candidate] = []
         self.touched = False
         self.scorer_failed = False
+        self._drawing = False
+        self._read_with_each = characters
+        self._ahead: list[Candidate] = []  # drawn, and not scored yet
+
+    async def draw(self) -> None:
+        """Draws what is scored first. What a policy fails at here costs nothing, whichever query of a request it is of."""
+        if self._steps.wanted:
+            self._ahead = await self._draw(self._steps.wanted)
 
     async def run(self) -> tuple[Candidate, Selection]:
         """The chosen candidate. Afterwards no score is kept, and what is raised leads to none."""
         try:
             return await self._select()
         except BaseException as failure:
-            error = outward(failure, self.touched)
+            error = outward(failure, self.touched, Part.POLICY if self._drawing else Part.REWARD)
         finally:
             self._steps.forget()
         self.candidates.clear()
@@ -61,7 +74,7 @@ class Query:
 
     async def _provide(self, count: int) -> None:
         """Has fresh candidates scored, and what the scores lead to computed within their section."""
-        fresh = await self._draw(count)
+        fresh, self._ahead = self._ahead or await self._draw(count), []
         asked = time.perf_counter()
         scores = await self._score(fresh)
         start = asked if self._clock.here else time.perf_counter()
@@ -89,7 +102,8 @@ class Query:
         """What a scorer in this process has to read; elsewhere its time is its own."""
         if not self._clock.here:
             return 0
-        return sum(len(candidate.scored_text) for candidate in fresh) + len(fresh) * len(self._request.canonical())
+        texts = sum(len(candidate.with_reasoning().scored_text) for candidate in fresh)
+        return texts + len(fresh) * self._read_with_each
 
     def _take(self, scores: ArrayLike, count: int) -> None:
         """The work of a section."""
@@ -100,4 +114,7 @@ class Query:
 
     async def _draw(self, count: int) -> list[Candidate]:
         """The next candidates: a seeded request goes on where it was."""
-        return await drawn(self._model.policy, self._request.after(len(self.candidates)), count)
+        self._drawing = True  # until it has drawn: then it is not the policy that fails
+        fresh = await drawn(self._model.policy, self._request.after(len(self.candidates)), count, self.candidates)
+        self._drawing = False
+        return fresh

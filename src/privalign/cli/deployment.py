@@ -64,6 +64,7 @@ reward = "learned"
 account = "prefs"
 mechanism = {{ kind = "privbon", n = 16, epsilon = 0.5 }}     # noise for this ε a query; or scale = ...
 # mechanism = {{ kind = "privitp", n = 16, beta = 0.05, sigma_x = 0.5, sigma_z = 0.5 }}
+max_tokens = 256                          # of one answer; requests for more are refused
 on_exhausted = "refuse"                   # or "base": answer from the base policy, free, and say so
 
 # [gateway]                               # of `privalign serve`

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import shlex
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +19,7 @@ from privalign.cli.output import print_json
 from privalign.errors import InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
+    from privalign.config import Deployment
     from privalign.ledger import Key
 
 
@@ -30,29 +34,39 @@ def serve(
 ) -> None:
     """Serves the models of a deployment file behind the OpenAI API, until it is told to stop. Logs are JSON lines on stderr."""
     try:
-        from privalign.gateway import logs, server
-        from privalign.gateway.app import create_app
+        from privalign.gateway import server
     except ImportError:
         raise MissingDependency("the gateway is not installed; get it with: pip install 'privalign[gateway]'") from None
     from privalign.config import load
-    from privalign.secret import installation_key
 
     deployment = load(config)
     if not deployment.models:
         raise InvalidInput(str(config), "has no [models.*] table, so there is nothing to serve; add one")
-    ledger = deployment.ledger()
+    accounts = deployment.accounts_found()
+    for spec in deployment.models.values():
+        deployment.check_paid(spec, accounts[spec.account])
     if not allow_anonymous:
-        _require_a_key(ledger.keys(), str(config))
-    listening = server.listen(host, port)
-    settings = replace(deployment.gateway, allow_anonymous=allow_anonymous)
-    if allow_anonymous and not _is_loopback(listening.getsockname()[0]):
-        typer.echo(f"privalign: warning: everybody who reaches {server.address_of(listening)} may use up the budgets", err=True)
+        _require_a_key(deployment.keys_found(), config)
+    with server.listen(host, port) as listening:
+        if not _is_loopback(listening.getsockname()[0]):
+            _warn_of_strangers(server.address_of(listening), allow_anonymous)
+        _serve(deployment, listening, allow_anonymous, json)
+
+
+def _serve(deployment: Deployment, listening: socket.socket, allow_anonymous: bool, json: bool) -> None:
+    from privalign.gateway import logs, server
+    from privalign.gateway.app import create_app
+    from privalign.secret import installation_key
+
+    key, back_ends = installation_key(), deployment.back_ends()
+    ledger = deployment.ledger()  # only now, when all else is there: a start that is refused makes no account
     if ledger.unanchored is not None:
         typer.echo(f"privalign: warning: {ledger.unanchored}, so no anchor is kept: a ledger that goes back is not found out", err=True)
-    aligners = deployment.serve_all(ledger)
+    aligners = deployment.serve_all(ledger, back_ends)
     for aligner in aligners:
         aligner.warm_up()
-    app = create_app(aligners, ledger, installation_key(), settings)
+    settings = replace(deployment.gateway, allow_anonymous=allow_anonymous)
+    app = create_app(aligners, ledger, key, settings)
     logs.configure()
 
     def ready() -> None:
@@ -68,13 +82,19 @@ def serve(
         raise KeyboardInterrupt
 
 
-def _require_a_key(keys: Sequence[Key], config: str) -> None:
+def _require_a_key(keys: Sequence[Key], config: Path) -> None:
     """Without a key that is still good, nobody could ask, and who starts a gateway so may think that everybody may."""
     if not any(key.revoked is None for key in keys):
-        raise InvalidInput(
-            "--allow-anonymous",
-            f"is needed to serve without keys, and the ledger of {config} has none; make one with `privalign key create --ledger URL`",
-        )
+        make = f"privalign key create --config {shlex.quote(str(config))}"
+        raise InvalidInput("--allow-anonymous", f"is needed to serve without keys, and the ledger of {config} has none; make one: {make}")
+
+
+def _warn_of_strangers(address: str, allow_anonymous: bool) -> None:
+    if allow_anonymous:
+        typer.echo(f"privalign: warning: everybody who reaches {address} may use up the budgets", err=True)
+    typer.echo(
+        f"privalign: warning: {address} is plain http beyond this machine: keys and answers can be read; put TLS before it", err=True
+    )
 
 
 def _is_loopback(address: str) -> bool:

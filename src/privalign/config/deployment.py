@@ -21,7 +21,7 @@ from privalign.config.tables import Table, resolve_secret
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.events import Event
 from privalign.gateway.settings import GatewaySettings
-from privalign.ledger import Account, Ledger, UnknownAccount
+from privalign.ledger import Account, Key, Ledger, UnknownAccount
 from privalign.ledger.accounts import check_name, check_sharing
 from privalign.ledger.presence import is_made
 from privalign.ledger.terms import Terms, check_paid
@@ -77,6 +77,7 @@ class ModelSpec:
     on_exhausted: str
     reuse_threshold: bool
     performance: Performance
+    max_tokens: int | None = None
 
     def served(self, policy: Policy, reward: Reward) -> ServedModel:
         """The model, of these two as built."""
@@ -90,7 +91,16 @@ class ModelSpec:
             delta=self.delta,
             reuse_threshold=self.reuse_threshold,
             performance=self.performance,
+            max_tokens=self.max_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BackEnds:
+    """Policies and rewards by name, built."""
+
+    policies: Mapping[str, Policy]
+    rewards: Mapping[str, Reward]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,15 @@ class Deployment:
             else:
                 self._sharing(terms, there.values())
         return {name: there.get(name) for name in self.accounts}
+
+    def keys_found(self) -> list[Key]:
+        """The keys of the ledger, as it stands. Makes nothing itself.
+
+        Raises:
+            LedgerFailed: the ledger cannot be read.
+        """
+        with contextlib.closing(Ledger(self._url)) as ledger:
+            return ledger.keys() if is_made(self._url) else []
 
     @property
     def _url(self) -> str:
@@ -205,11 +224,15 @@ class Deployment:
         """Builds policy and reward of one model and joins them on the one path, for a process that begins anew every time."""
         return self._aligner(spec, ledger, self.policies[spec.policy].make(), self.rewards[spec.reward].make(), probe_first=True)
 
-    def serve_all(self, ledger: Ledger) -> list[Aligner]:
-        """Builds every model, for one process that serves them all: models that name the same policy or reward share it."""
+    def back_ends(self) -> BackEnds:
+        """Builds what the models need: those that name the same policy or reward share it. Touches no ledger."""
         policies = {name: self.policies[name].make() for name in sorted({spec.policy for spec in self.models.values()})}
         rewards = {name: self.rewards[name].make() for name in sorted({spec.reward for spec in self.models.values()})}
-        return [self._aligner(spec, ledger, policies[spec.policy], rewards[spec.reward]) for spec in self.models.values()]
+        return BackEnds(policies, rewards)
+
+    def serve_all(self, ledger: Ledger, built: BackEnds) -> list[Aligner]:
+        """Every model, for one process that serves them all."""
+        return [self._aligner(spec, ledger, built.policies[spec.policy], built.rewards[spec.reward]) for spec in self.models.values()]
 
     def check_paid(self, spec: ModelSpec, account: Account | None) -> None:
         """Refuses a released head that the account of the ledger did not pay for; None is one that is still to be made.
@@ -400,6 +423,7 @@ def _model(
         on_exhausted=table.choice("on_exhausted", ("refuse", "base"), "refuse"),
         reuse_threshold=reuse,
         performance=performance,
+        max_tokens=table.whole("max_tokens", None),
     )
     table.close()
     return spec

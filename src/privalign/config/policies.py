@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from privalign.config.tables import Table, resolve_secret
+from privalign.config.tables import Table, resolve_proxy, resolve_secret
 from privalign.policies.protocol import Policy
 
 
@@ -31,7 +31,7 @@ def read_policy(name: str, table: Table) -> PolicySpec:
 
 
 def _openai(table: Table) -> Callable[[], Policy]:
-    url, model, key = table.text("base_url"), table.text("model"), table.secret("api_key")
+    url, model, key, proxy = table.text("base_url"), table.text("model"), table.secret("api_key"), table.proxy()
     options = {
         "parameters": table.mapping("parameters", {}),
         "timeout": table.duration("timeout", 600.0),
@@ -42,7 +42,7 @@ def _openai(table: Table) -> Callable[[], Policy]:
     def make() -> Policy:
         from privalign.policies.openai import OpenAIPolicy
 
-        return OpenAIPolicy(url, model, api_key=resolve_secret(key), **options)
+        return OpenAIPolicy(url, model, api_key=resolve_secret(key), proxy=resolve_proxy(proxy), **options)
 
     return make
 

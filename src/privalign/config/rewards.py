@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privalign.config.tables import Table, resolve_secret
+from privalign.config.tables import Table, resolve_proxy, resolve_secret
 from privalign.errors import InvalidFile
 from privalign.rewards.protocol import Reward
 from privalign.secret import existing_key
@@ -54,8 +54,19 @@ def read_reward(name: str, table: Table, others: Mapping[str, RewardSpec]) -> Re
             raise table.wrong("scale", "0 is not a number other than 0; it would make all scores equal")
         make = _transformers(table, sensitivity, mapping) if kind == "transformers" else _remote(kind, table, sensitivity, mapping)
         spec = RewardSpec(name, kind, sensitivity, make, table.choice("range_from", ("operator", "public"), "operator"))
+    if table.flag("reasoning", False):
+        spec = replace(spec, make=_reading_reasoning(spec.make))
     table.close()
     return replace(spec, make=table.located(spec.make))
+
+
+def _reading_reasoning(make: Callable[[], Reward]) -> Callable[[], Reward]:
+    def made() -> Reward:
+        from privalign.rewards.reasoning import ReasoningReward
+
+        return ReasoningReward(make())
+
+    return made
 
 
 def _sensitivity(table: Table) -> Sensitivity:
@@ -101,7 +112,7 @@ def _template(table: Table) -> Callable[[], Any]:
 
 
 def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[float, float]) -> Callable[[], Reward]:
-    url, key = table.text("base_url"), table.secret("api_key")
+    url, key, proxy = table.text("base_url"), table.secret("api_key"), table.proxy()
     model = table.text("model", None) if kind.startswith("vllm-") else table.text("model")  # vLLM serves one and needs no name
     template = _template(table) if kind not in ("vllm-score", "tei-rerank") else None
     activation = table.flag("activation", False) if not kind.startswith("sglang") else False
@@ -134,7 +145,7 @@ def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[fl
             "tei": lambda: tei.TeiPredict(model, activation, rendered, label),
             "tei-rerank": lambda: tei.TeiRerank(model, activation),
         }
-        where = Server(url, resolve_secret(key), **server)
+        where = Server(url, resolve_secret(key), **server, proxy=resolve_proxy(proxy))
         return RemoteReward(dialects[kind](), where, sensitivity, AffineMap(*mapping))
 
     if kind.startswith("sglang") and not table.has("template"):

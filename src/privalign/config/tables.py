@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from privalign.errors import InvalidFile, InvalidInput
+from privalign.http_client import check_proxy, has_password
 from privalign.sensitivity import RewardRange
 
 _REQUIRED: Any = object()
@@ -120,6 +121,17 @@ class Table:
         kind, _, name = value.partition(":")
         return value if kind == "env" else f"file:{self.file.parent / name}"
 
+    def proxy(self) -> str | None:
+        """The URL of a proxy, or a reference to it, where it holds a password; `resolve_proxy` reads it."""
+        url: str | None = self.text("proxy", None)
+        if url is None or url.startswith(("env:", "file:")):
+            return self.secret("proxy")
+        if has_password(url):
+            raise self.wrong("proxy", "holds a user name or a password; keep the URL elsewhere and write env:NAME or file:PATH")
+        with self.naming("proxy"):
+            check_proxy(url)
+        return url
+
     @contextmanager
     def naming(self, key: str | None = None) -> Iterator[None]:
         """Puts file, table and key before what goes wrong with a setting.
@@ -169,6 +181,15 @@ def _finite(value: Any) -> bool:
         return type(value) in (int, float) and math.isfinite(value)
     except OverflowError:  # a whole number with hundreds of digits
         return False
+
+
+def resolve_proxy(proxy: str | None) -> str | None:
+    """The URL of a proxy that `Table.proxy` read.
+
+    Raises:
+        InvalidInput: there is nothing behind the reference.
+    """
+    return resolve_secret(proxy) if proxy is not None and proxy.startswith(("env:", "file:")) else proxy
 
 
 def resolve_secret(reference: str | None) -> str | None:

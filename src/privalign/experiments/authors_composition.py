@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, logsumexp
 
 from privalign.acceptance import positive
 from privalign.errors import InvalidInput
-from privalign.mechanisms.normaliser import normaliser
+from privalign.mechanisms.normaliser import public_normaliser
 
 Floats = NDArray[np.float64]
 
@@ -93,9 +93,9 @@ def _queries(pools: Sequence[Floats], noise: float, n: int, beta: float, rng: np
         def charge(threshold: float, halt: int, largest: float = largest, spread: float = spread, phase_1: float = phase_1) -> float:
             return phase_1 + published_loss(threshold, largest, spread, noise, halt)
 
-        threshold = normaliser(rng.choice(pool, n, replace=False), beta) + rng.normal(0.0, noise / 2)
+        threshold = public_normaliser(rng.choice(pool, n, replace=False), beta) + rng.normal(0.0, noise / 2)
         halt = _halting(rng.choice(pool, n, replace=False), threshold, largest, noise, rng)
-        yield charge(threshold, halt), charge(normaliser(rng.choice(pool, n, replace=False), beta), n), halt
+        yield charge(threshold, halt), charge(public_normaliser(rng.choice(pool, n, replace=False), beta), n), halt
 
 
 def _halting(rewards: Floats, threshold: float, largest: float, noise: float, rng: np.random.Generator) -> int:

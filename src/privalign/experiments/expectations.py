@@ -17,7 +17,7 @@ from privalign.acceptance import log_accept, log_reject, threshold_grid
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.itp_reuse import ITPReuse
-from privalign.mechanisms.normaliser import normaliser, pessimistic_acceptances
+from privalign.mechanisms.normaliser import pessimistic_acceptances, public_normaliser
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
@@ -59,21 +59,21 @@ def privbon_gaussian(mechanism: PrivBoNGaussian, rewards: ArrayLike) -> Floats:
 def itp(mechanism: ITP, rewards: ArrayLike, width: float) -> Floats:
     """λ from the first n rewards, rounds on the next n₂, else the one after them; shape (n + n₂ + 1,)."""
     n, pool = mechanism.n, _pool(rewards, mechanism.pool_size)
-    chosen, fallback = pessimistic_rounds(pool[n:-1], normaliser(pool[:n], mechanism.beta), width)
+    chosen, fallback = pessimistic_rounds(pool[n:-1], public_normaliser(pool[:n], mechanism.beta), width)
     return np.concatenate([np.zeros(n), chosen, [fallback]])
 
 
 def itp_reuse(mechanism: ITPReuse, rewards: ArrayLike) -> Floats:
     """λ and rounds on the same n rewards with ceiling max r, else one of them uniformly; shape (n,)."""
     pool = _pool(rewards, mechanism.n)
-    chosen, fallback = pessimistic_rounds(pool, normaliser(pool, mechanism.beta), float(pool.max()))
+    chosen, fallback = pessimistic_rounds(pool, public_normaliser(pool, mechanism.beta), float(pool.max()))
     return chosen + fallback / mechanism.n
 
 
 def privitp(mechanism: PrivITP, rewards: ArrayLike, width: float) -> Floats:
     """The law of the choice, λ̃ averaged over its 1,024 points; shape (n + n₂ + 1,)."""
     n, pool = mechanism.n, _pool(rewards, mechanism.pool_size)
-    weights = threshold_law(normaliser(pool[:n], mechanism.beta), mechanism.sigma_x, mechanism.beta, width)
+    weights = threshold_law(public_normaliser(pool[:n], mechanism.beta), mechanism.sigma_x, mechanism.beta, width)
     grid = threshold_grid(mechanism.beta, width)[weights > 0, None]
     accept = log_accept(pool[n:-1], grid, width, mechanism.sigma_z, mechanism.tail)
     reject = log_reject(pool[n:-1], grid, width, mechanism.sigma_z, mechanism.tail)

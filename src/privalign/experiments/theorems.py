@@ -30,7 +30,7 @@ from privalign.accounting import theory
 from privalign.experiments.expectations import threshold_law
 from privalign.experiments.simulate import MIDDLE, Model, Simulation
 from privalign.experiments.study import NOTICE, Study
-from privalign.mechanisms.normaliser import normaliser
+from privalign.mechanisms.normaliser import public_normaliser
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
@@ -110,7 +110,7 @@ def itp(population: Population, beta: float) -> Chooser:
     """λ from the pool, then n rounds on fresh candidates with the ceiling R = 1."""
 
     def choose(_: Floats, proxy: Floats) -> tuple[Floats, Floats]:
-        threshold = np.array([normaliser(pool, beta) for pool in proxy])[:, None]
+        threshold = np.array([public_normaliser(pool, beta) for pool in proxy])[:, None]
         accept = np.maximum(population.proxy - threshold, 0.0) / (1.0 - threshold)
         return population.after_rounds(accept, proxy.shape[1])
 
@@ -124,7 +124,7 @@ def privitp(population: Population, beta: float, sigma_x: float, sigma_z: float)
         n = proxy.shape[1]
         accept = np.exp(log_accept(population.proxy, threshold_grid(beta, 1.0)[:, None], 1.0, sigma_z, default_tail(n)))
         truth_after, proxy_after = population.after_rounds(accept, n)
-        laws = np.array([threshold_law(normaliser(pool, beta), sigma_x, beta, 1.0) for pool in proxy])
+        laws = np.array([threshold_law(public_normaliser(pool, beta), sigma_x, beta, 1.0) for pool in proxy])
         return laws @ truth_after, laws @ proxy_after
 
     return choose

@@ -16,13 +16,14 @@ from starlette.responses import JSONResponse, Response
 from privalign import __version__
 from privalign.aligner import Aligner
 from privalign.errors import PrivalignError
+from privalign.gateway import causes, openapi
 from privalign.gateway import metrics as exposition
-from privalign.gateway import openapi
 from privalign.gateway.authentication import Caller, Gate
 from privalign.gateway.chat import CLIENT_GONE, Chat
 from privalign.gateway.dashboard.router import make_router
-from privalign.gateway.edge import Edge, facts_of
+from privalign.gateway.edge import Edge
 from privalign.gateway.errors import ApiError, internal, of_failure
+from privalign.gateway.facts import facts_of
 from privalign.gateway.health import Readiness
 from privalign.gateway.metrics import Metrics
 from privalign.gateway.reads import LedgerReads
@@ -36,6 +37,7 @@ class Gateway(FastAPI):
     """The application; `chat` knows what is under way."""
 
     chat: Chat
+    models: tuple[str, ...]
 
 
 def create_app(aligners: Sequence[Aligner], ledger: Ledger, secret: bytes, settings: GatewaySettings) -> Gateway:
@@ -71,6 +73,7 @@ def create_app(aligners: Sequence[Aligner], ledger: Ledger, secret: bytes, setti
         redirect_slashes=False,
     )
     app.chat = chat
+    app.models = tuple(by_name)
     _Models(by_name, gate).mount(app)
     _mount_chat(app, chat, settings.max_n)
     _mount_health(app, Readiness(aligners, reads), chat)
@@ -163,12 +166,12 @@ def _mount_health(app: FastAPI, readiness: Readiness, chat: Chat) -> None:
         """Whether this process serves at all."""
         return JSONResponse({"status": "ok"})
 
-    async def readyz() -> JSONResponse:
-        """Whether it can answer: the ledger and all back-ends are there, and it is not stopping."""
-        if chat.draining:
-            return JSONResponse({"status": "stopping"}, 503)
-        away = await readiness.away()
-        return JSONResponse({"status": "not ready", "away": away}, 503) if away else JSONResponse({"status": "ready"})
+    async def readyz(request: Request) -> JSONResponse:
+        """Whether a model can be asked: the ledger can be written, its back-ends are there, and the gateway is not stopping."""
+        document = {"status": "stopping"} if chat.draining else await readiness.document()
+        facts = facts_of(request.scope)
+        facts.outcome = document["status"]
+        return JSONResponse(document, 200 if document["status"] == "ready" else 503)
 
     for path, endpoint in (("/healthz", healthz), ("/readyz", readyz)):
         responses: dict[int | str, dict[str, Any]] = {
@@ -195,20 +198,16 @@ def _mount_metrics(app: FastAPI, gate: Gate, reads: LedgerReads, metrics: Metric
     )
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def _failure(_: Request, error: Exception) -> Response:
+async def _failure(request: Request, error: Exception) -> Response:
+    causes.tell(facts_of(request.scope), error)
     return of_failure(error, show_budget=False).response()
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """What the router refuses: no such path, no such method."""
     assert isinstance(error, HTTPException)
     if error.status_code >= 500:
-        return internal().response()
+        return await _failure(request, internal())
     messages = {404: "there is no such path here; see /openapi.json", 405: "this path has no such method; see /openapi.json"}
     codes = {404: "not_found", 405: "method_not_allowed"}
     message = messages.get(error.status_code, "the request cannot be read")
@@ -227,7 +226,7 @@ async def _gone(_: Request, __: Exception) -> Response:
 
 
 _HANDLERS = {
-    ApiError: _api_error,
+    ApiError: _failure,
     PrivalignError: _failure,
     HTTPException: _http_error,
     RequestValidationError: _invalid,

@@ -21,9 +21,10 @@ from starlette.types import Receive
 
 from privalign.aligner import Admission, Aligner, How
 from privalign.errors import PrivalignError
+from privalign.gateway import causes
 from privalign.gateway.authentication import Caller, Gate
-from privalign.gateway.edge import Facts, facts_of
 from privalign.gateway.errors import ApiError, busy, of_failure
+from privalign.gateway.facts import Facts, facts_of
 from privalign.gateway.limits import Places, Rates
 from privalign.gateway.metrics import Metrics
 from privalign.gateway.reads import LedgerReads
@@ -133,6 +134,7 @@ class Chat:
         elif failure is not None:
             status = of_failure(failure, show_budget=False).status
             outcome = "refused" if status == 429 else "rejected" if status < 500 else "failed"
+            causes.tell(answering.facts, failure, answering.aligner.model)
         elif answering.how is How.RESERVED:
             outcome, releases = "answered", answering.task.result()
         else:
@@ -173,6 +175,7 @@ class Chat:
         try:
             return await asyncio.shield(answering.task)
         except Exception as failure:
+            causes.tell(answering.facts, failure, answering.aligner.model)  # who is woken first, this or `_ended`, is chance
             error = of_failure(failure, show_budget=self._settings.show_budget)
         raise error  # where the failure is no context of it
 

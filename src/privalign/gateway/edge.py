@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from dataclasses import dataclass, field
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from privalign.gateway import logs
+from privalign.gateway import causes, logs
 from privalign.gateway.errors import ApiError, internal, stopped
+from privalign.gateway.facts import NAME, Facts
 from privalign.gateway.limits import check_headers, limited
 from privalign.gateway.metrics import Metrics
 from privalign.gateway.settings import GatewaySettings
-
-_NAME = "privalign.facts"
-
-
-@dataclass(slots=True)
-class Facts:
-    """What the log says of a request. Filled in by those who learn it; all of it is public."""
-
-    id: str = field(default_factory=lambda: f"req_{secrets.token_hex(12)}")
-    caller: str | None = None
-    model: str | None = None
-    outcome: str | None = None
-
-
-def facts_of(scope: Scope) -> Facts:
-    """The facts of a request that passed the edge."""
-    facts: Facts = scope[_NAME]
-    return facts
 
 
 class Edge:
@@ -48,7 +29,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        facts = scope[_NAME] = Facts()
+        facts = scope[NAME] = Facts()
         started, status = time.perf_counter(), 0
         # whatever can be got has a head, for which the server leaves the body out
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
@@ -70,10 +51,11 @@ class Edge:
         except ApiError as refusal:
             await refusal.response()(scope, receive, answer)
         except Exception as failure:  # nothing is said about it but its type: its text may embed anything
-            logs.emit("failure", request=facts.id, where="request", exception=type(failure).__name__)
+            causes.tell(facts, failure)
             if status == 0:
                 await internal().response()(scope, receive, answer)
         except asyncio.CancelledError:  # at the end of the time that requests under way have when the gateway stops
+            causes.tell(facts, stopped())
             if status == 0:
                 await stopped().response()(scope, receive, answer)
         finally:

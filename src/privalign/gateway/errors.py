@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from privalign.aligner import ScoringFailed
+from privalign.aligner import NothingToSelect, ScoringFailed
 from privalign.errors import (
     BackendFailed,
     BudgetBusy,
@@ -63,10 +63,10 @@ def invalid(param: str | None, message: str) -> ApiError:
     return ApiError(400, message if param is None else f"{param}: {message}", code="invalid_value", param=param)
 
 
-def busy(message: str, code: str, *, status: int = 429, seconds: float | None = 1.0) -> ApiError:
-    """Not now, and nothing was charged; `seconds` until another attempt makes sense."""
-    known = seconds is not None and math.isfinite(seconds)
-    return ApiError(status, message, code=code, headers={"retry-after": str(max(1, math.ceil(seconds or 0.0)))} if known else None)
+def busy(message: str, code: str, *, status: int = 429, seconds: float | None = None) -> ApiError:
+    """Not now, and nothing was charged; `seconds` until another attempt makes sense, one where nobody knows."""
+    wait = math.ceil(seconds) if seconds is not None and math.isfinite(seconds) else 1
+    return ApiError(status, message, code=code, headers={"retry-after": str(max(1, wait))})
 
 
 def internal() -> ApiError:
@@ -101,6 +101,8 @@ def of_failure(failure: BaseException, *, show_budget: bool) -> ApiError:
             return ApiError(422 if failure.mismatch else 409, str(failure), code="idempotency_conflict", headers=NO_RETRY)
         case ScoringFailed() | LeaseExpired():
             return ApiError(500, str(ScoringFailed()), code="scoring_failed", headers=NO_RETRY)
+        case NothingToSelect():
+            return _of_silence(failure)
         case ScorerUntouched():
             return _of_scorer(failure)
         case UpstreamFailed():
@@ -115,6 +117,12 @@ def of_failure(failure: BaseException, *, show_budget: bool) -> ApiError:
             return ApiError(400, str(failure), code="invalid_value", param=failure.field)
         case _:
             return internal()
+
+
+def _of_silence(failure: NothingToSelect) -> ApiError:
+    if failure.param is None:
+        return ApiError(502, f"{failure}; nothing was charged", code="unusable_answers", headers=NO_RETRY)
+    return ApiError(400, f"{failure.param}: {failure}; nothing was charged", code="unusable_answers", param=failure.param)
 
 
 def _of_scorer(refusal: ScorerUntouched) -> ApiError:
@@ -135,4 +143,4 @@ def _of_policy(failure: UpstreamFailed) -> ApiError:
         return busy("the base model is busy; nothing was charged", "backend_busy", seconds=failure.retry_after)
     if failure.status in (401, 403, 404):  # the gateway's credentials or settings, not the client's
         return ApiError(502, "the base model refuses the gateway; nothing was charged", code="backend_misconfigured", headers=NO_RETRY)
-    return busy("the base model is not available; nothing was charged", "backend_unavailable", status=502, seconds=failure.retry_after)
+    return busy("the base model is not available; nothing was charged", "backend_unavailable", status=503, seconds=failure.retry_after)

@@ -16,9 +16,9 @@ from typing import Any
 LOGGER = logging.getLogger("privalign.gateway")
 
 
-def emit(event: str, **facts: Any) -> None:
+def emit(event: str, *, level: int = logging.INFO, **facts: Any) -> None:
     """Logs an event with its facts, which must be public."""
-    LOGGER.info(event, extra={"facts": facts})
+    LOGGER.log(level, event, extra={"facts": facts})
 
 
 class JsonLines(logging.Formatter):
@@ -46,10 +46,10 @@ def configure() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
     def thread_failed(failed: threading.ExceptHookArgs) -> None:
-        emit("failure", where="thread", exception=failed.exc_type.__name__)
+        emit("failure", level=logging.ERROR, where="thread", exception=failed.exc_type.__name__)
 
     def unraisable(failed: Any) -> None:
-        emit("failure", where="collected", exception=failed.exc_type.__name__)
+        emit("failure", level=logging.ERROR, where="collected", exception=failed.exc_type.__name__)
 
     threading.excepthook = thread_failed
     sys.unraisablehook = unraisable

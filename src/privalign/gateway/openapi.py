@@ -40,7 +40,18 @@ MODELS: dict[str, Any] = {
 STATUS: dict[str, Any] = {
     "type": "object",
     "required": ["status"],
-    "properties": {"status": {"type": "string"}, "away": {"type": "array", "items": {"type": "string"}}},
+    "properties": {
+        "status": {"type": "string", "description": "ok, ready, not ready or stopping"},
+        "away": {"type": "array", "items": {"enum": ["ledger", "policy", "reward"]}},
+        "models": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["status"],
+                "properties": {"status": {"enum": ["ready", "not ready"]}, "away": {"type": "array", "items": {"type": "string"}}},
+            },
+        },
+    },
 }
 _PRIVACY: dict[str, Any] = {
     "type": "object",
@@ -154,14 +165,17 @@ def chat_request(most_n: int) -> dict[str, Any]:
             "stream_options": {"type": ["object", "null"], "properties": {"include_usage": {"type": ["boolean", "null"]}}},
             "temperature": {"type": ["number", "null"], "minimum": 0},
             "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-            "stop": {"type": ["string", "array", "null"], "items": {"type": "string"}},
+            "stop": {"type": ["string", "array", "null"], "minLength": 1, "items": {"type": "string", "minLength": 1}},
             "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**63 - 1},
             "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**63 - 1},
             "seed": {"type": ["integer", "null"], "minimum": -LARGEST_SEED, "maximum": LARGEST_SEED},
             "logprobs": {"type": ["boolean", "null"]},
             "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": MOST_LOGPROBS},
             "tools": {"type": ["array", "null"], "items": _TOOL},
-            "tool_choice": {"type": ["string", "object", "null"]},
+            "tool_choice": {
+                "type": ["string", "object", "null"],
+                "description": "none, auto, required, or a function among `tools`. A model that does not keep it answers 400, uncharged.",
+            },
             "response_format": {"type": ["object", "null"]},
             "logit_bias": {"type": ["object", "null"]},
             "presence_penalty": {"type": ["number", "null"]},

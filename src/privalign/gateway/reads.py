@@ -1,4 +1,6 @@
-"""Reading the ledger without stopping the event loop, on threads of its own: writers that wait for a lock hold up no reader."""
+"""Asking the ledger without stopping the event loop, on threads of its own: writers that wait for a lock hold up no reader, and
+neither does the one that asks whether there is one.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ class LedgerReads:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._threads = ThreadPoolExecutor(_THREADS, "privalign-reads")
+        self._writer = ThreadPoolExecutor(1, "privalign-probe")
 
     async def authenticate(self, presented: str) -> Key:
         """The key whose secret was sent, if it is valid now."""
@@ -32,9 +35,14 @@ class LedgerReads:
         """All accounts as they stand."""
         return await self._run(self._ledger.accounts)
 
+    async def check_writable(self, name: str) -> None:
+        """One small commit, of an account."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._ledger.check_writable, name)
+
     def close(self) -> None:
         """Ends the threads."""
-        self._threads.shutdown(wait=False)
+        for threads in (self._threads, self._writer):
+            threads.shutdown(wait=False)
 
     async def _run(self, ask: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)

@@ -13,7 +13,7 @@ from typing import Any
 
 from privalign.errors import InvalidInput
 from privalign.gateway.errors import ApiError, invalid
-from privalign.types import Message, Request
+from privalign.types import Message, Request, whole_number
 
 # Sampling parameters of OpenAI, vLLM, SGLang, llama.cpp and Ollama, passed to every candidate unchanged. Others are not:
 # among what servers read from a body are addresses to call and keys to call them with.
@@ -26,7 +26,7 @@ PASSED = frozenset(
         *("user", "reasoning_effort", "verbosity", "bad_words", "skip_special_tokens", "spaces_between_special_tokens"),
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "json_schema"),
         *("regex", "ebnf", "mirostat", "mirostat_tau", "mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length"),
-        *("xtc_probability", "xtc_threshold", "chat_template_kwargs", "functions", "function_call"),
+        *("xtc_probability", "xtc_threshold", "chat_template_kwargs", "include_reasoning"),
     }
 )
 _OURS = frozenset({"model", "messages", "n", "stream", "stream_options"})
@@ -34,7 +34,6 @@ _TEXTS = ("text", "input_text", "output_text")  # types of parts. A base model w
 MOST_LOGPROBS = 20  # of each token, as at OpenAI; llama.cpp gives as many as it is asked for: megabytes a token
 LARGEST_SEED = 2**62  # those of later candidates are above it
 MOST_MARKS = 50_000  # brackets and commas of a body, of which every value has one at least
-_MOST_DIGITS = 300  # of a whole number; more are beyond a float, and reading many such numbers takes long
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord(","): 0}
 _NO_MARKS = bytes(set(range(256)) - _STEPS.keys())
 _IDEMPOTENCY = re.compile(r"[!-~]{1,255}")
@@ -70,7 +69,7 @@ def parse_json(content: bytes, most_depth: int) -> Any:
     """
     _check_shape(content, most_depth)
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refused, parse_float=_finite, parse_int=_integer)
+        return json.loads(content.decode("utf-8"), parse_constant=_refused, parse_float=_finite, parse_int=whole_number)
     except RecursionError:  # the depth that is allowed is more than the parser's own
         raise _too_deep(most_depth) from None
     except ValueError:  # of the decoder, or of a number
@@ -109,6 +108,7 @@ def parse_chat(document: Any, *, most_n: int) -> ChatCall:
         raise _too_many()
     if not all(part.get("type") in _TEXTS and _text(part.get("text")) for turn in messages for part in _parts(turn)):
         raise invalid("messages", "a part of a content is no text; only texts can be scored, and nothing is fetched for a client")
+    _check_choice(document.get("tool_choice"), document.get("tools") or [])
     n = document.get("n") or 1
     if n > most_n:
         raise invalid("n", f"{n} is above {most_n}, the most that this gateway answers at once")
@@ -119,6 +119,36 @@ def parse_chat(document: Any, *, most_n: int) -> ChatCall:
     ignored = tuple(sorted(name for name in document if name not in PASSED and name not in _OURS))
     include_usage = bool(options.get("include_usage"))
     return ChatCall(model, Request(messages, parameters), n, bool(document.get("stream")), include_usage, digest, ignored)
+
+
+def _check_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a `tool_choice` that no policy can keep.
+
+    Raises:
+        ApiError: 400.
+    """
+    if choice in (None, "none", "auto"):
+        return
+    if not tools:
+        raise invalid("tool_choice", "asks for a call, and there are no tools; send tools, or leave it out")
+    if choice == "required":
+        return
+    match choice:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "custom", "custom": {"name": str(name)}}:
+            named: list[str | None] = [name]
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": [*allowed]}}:
+            named = [_name_of(tool) for tool in allowed]
+        case _:
+            raise invalid("tool_choice", 'is neither "none", "auto", "required" nor {"type": "function", "function": {"name": …}}')
+    known = {_name_of(tool) for tool in tools}
+    if not set(named) <= known:
+        raise invalid("tool_choice", "names a function that is not among tools; send it there")
+
+
+def _name_of(tool: Any) -> str | None:
+    named = tool.get("function") or tool.get("custom") if isinstance(tool, Mapping) else None
+    name = named.get("name") if isinstance(named, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def idempotency_key(value: str | None) -> str | None:
@@ -163,6 +193,15 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _stop(value: Any) -> bool:
+    """An empty text is in every answer before its first letter."""
+    return isinstance(value, str) and value != ""
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
 def _object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -189,7 +228,7 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "stream_options": (_object, "an object"),
     "temperature": (lambda value: _number(value) and value >= 0, "a number of at least 0"),
     "top_p": (lambda value: _number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "stop": (lambda value: _text(value) or (isinstance(value, list) and all(map(_text, value))), "text or an array of texts"),
+    "stop": (lambda value: _stop(value) or (isinstance(value, list) and all(map(_stop, value))), "text or an array of texts, none empty"),
     "max_tokens": (_whole(1), "a whole number of at least 1"),
     "max_completion_tokens": (_whole(1), "a whole number of at least 1"),
     "seed": (_whole(-LARGEST_SEED, LARGEST_SEED), "a whole number of at most 62 bits"),
@@ -203,6 +242,8 @@ _KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": (_number, "a number"),
     "frequency_penalty": (_number, "a number"),
     "user": (_text, "text"),
+    "functions": (_never, "read any more; send tools"),
+    "function_call": (_never, "read any more; send tool_choice"),
 }
 
 _TURN_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -221,12 +262,6 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError
     return value
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError
-    return int(digits)
 
 
 def _check_shape(content: bytes, most_depth: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from privalign.policies.completions import REASONING
 from privalign.types import Release, Usage
 
 
@@ -101,8 +102,9 @@ class Completion:
         for index, release in enumerate(releases):
             message = _message(release)
             said: dict[str, Any] = {"content": message["content"]} if message["content"] else {}
+            said |= _reasoning(release)
             if release.tool_calls:
-                said["tool_calls"] = [{"index": place, **call} for place, call in enumerate(message["tool_calls"])]
+                said["tool_calls"] = [{**call, "index": place} for place, call in enumerate(message["tool_calls"])]
             yield {**head, "choices": [_delta(index, {"role": "assistant", "content": "" if message["content"] is not None else None})]}
             if said or release.logprobs:
                 yield {**head, "choices": [_delta(index, said, logprobs=_logprobs(release))]}
@@ -117,9 +119,15 @@ class Completion:
 
 def _message(release: Release) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": release.text or (None if release.tool_calls else ""), "refusal": None}
+    message |= _reasoning(release)
     if release.tool_calls:
         message["tool_calls"] = [dict(call) for call in release.tool_calls]
     return message
+
+
+def _reasoning(release: Release) -> dict[str, str]:
+    """Under both names that servers and clients have for it; nothing where there is none."""
+    return {} if release.reasoning is None else dict.fromkeys(REASONING, release.reasoning)
 
 
 def _reason(release: Release) -> str:

@@ -18,7 +18,9 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from privalign import __version__
 from privalign.errors import InvalidInput
+from privalign.gateway import logs
 from privalign.gateway.app import Gateway
 from privalign.gateway.errors import ApiError
 from privalign.gateway.limits import MOST_HEADER_BYTES
@@ -66,7 +68,10 @@ def most_connections() -> int:
 
 
 async def serve_until_signal(app: Gateway, listening: socket.socket, settings: GatewaySettings, ready: Callable[[], None]) -> bool:
-    """Serves until SIGTERM or SIGINT; whether it was the latter. Arguments as of `serve`."""
+    """Serves until SIGTERM, SIGINT or SIGHUP; whether it was SIGINT. Arguments as of `serve`.
+
+    A SIGHUP that is ignored, as under `nohup`, stays ignored.
+    """
     loop, stop, interrupted = asyncio.get_running_loop(), asyncio.Event(), False
 
     def signalled(number: int) -> None:
@@ -74,12 +79,15 @@ async def serve_until_signal(app: Gateway, listening: socket.socket, settings: G
         interrupted |= number == signal.SIGINT
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, signalled, number)
     try:
         await serve(app, listening, settings, ready, stop)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.remove_signal_handler(number)
     return interrupted
 
@@ -109,10 +117,17 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
         timeout_keep_alive=math.ceil(KEEP_ALIVE),
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
     )
-    server = _Server(config, ready)
+    url = address_of(listening)
+
+    def started() -> None:
+        logs.emit("start", url=url, version=__version__, models=list(app.models))
+        ready()
+
+    server = _Server(config, started)
 
     async def watch() -> None:
         await stop.wait()
+        logs.emit("stopping", under_way=app.chat.under_way, seconds=settings.shutdown_grace)
         app.chat.drain()
         server.should_exit = True
 
@@ -121,6 +136,7 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
         await server.serve([listening])
     finally:
         watching.cancel()
+        logs.emit("stop", url=url)
 
 
 class _Server(uvicorn.Server):

@@ -139,6 +139,14 @@ class Ledger:
             raise LedgerBehind(name, anchor.head, 0)
         return found
 
+    def check_writable(self, name: str) -> None:
+        """Commits a row beside the journal of an account, and takes it back in the same transaction.
+
+        Raises:
+            LedgerFailed: the ledger cannot be written.
+        """
+        self._write(lambda transaction: reservations.probe(transaction, name))
+
     def raise_budget(self, name: str, epsilon: float, reason: str) -> Account:
         """Raises ε_total. Journalled, and shown ever after: what it does to the guarantee is in `Account.guarantee`.
 

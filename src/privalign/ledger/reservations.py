@@ -23,6 +23,8 @@ from privalign.ledger.schema import ANSWERS, COUNTERS, RESERVATIONS, columns_of,
 from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Row, Transaction
 
+PROBE_SIZE = 8192  # letters
+
 # What is known of an idempotency key, and the reservation that answers it while that is open.
 FIND_ANSWER = (
     select(ANSWERS, RESERVATIONS.c.expires)
@@ -35,6 +37,9 @@ TAKE_ANSWER = insert_unless_taken(ANSWERS, "id", "body", "account", "number")
 
 # Stores the release for its idempotency key.
 STORE_ANSWER = update(ANSWERS).where(ANSWERS.c.id == bindparam("answer")).values(settled=bindparam("now"), release=bindparam("text"))
+
+# Takes it back: of a probe, in the transaction that took it.
+LEAVE_ANSWER = delete(ANSWERS).where(ANSWERS.c.id == bindparam("answer"))
 
 # Forgets the texts that are older than the ledger may keep them; that they were given stays known.
 FORGET_TEXTS = update(ANSWERS).where(ANSWERS.c.release.is_not(None), ANSWERS.c.settled <= bindparam("before")).values(release=null())
@@ -195,6 +200,13 @@ def _give_back(book: Book, row: Row, kind: str, debit: Debit, queries: int) -> N
     book.post(kind, debit, queries=queries, reservation=row.number)
     if row.api_key is not None:
         keys.give_back(book.transaction, row.api_key, debit, queries)
+
+
+def probe(transaction: Transaction, account: str) -> None:
+    """Writes a row beside the journal, as large as a small answer, and takes it back: once that is committed, the ledger can be written."""
+    answer = f"probe {secrets.token_hex(16)}"
+    transaction.change(TAKE_ANSWER, {"id": answer, "body": " " * PROBE_SIZE, "account": account, "number": 0})
+    transaction.change(LEAVE_ANSWER, {"answer": answer})
 
 
 def forget_texts(transaction: Transaction, before: int) -> None:

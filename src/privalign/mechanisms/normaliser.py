@@ -10,16 +10,27 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-@np.errstate(all="ignore")
 def normaliser(rewards: ArrayLike, beta: float) -> float:
-    """λ = max_k (S_k − nβ)/k with S_k the sum of the k largest rewards, relative to the largest one for accuracy.
-
-    Its sensitivity is exactly that of one reward, and λ ∈ [mean − β, max − β]. Cost: one sort; the same steps for all rewards.
+    """λ; its sensitivity is exactly that of one reward, and λ ∈ [mean − β, max − β]. Cost: one sort; the same steps for all rewards.
 
     Args:
         rewards: shape (n,), n ≥ 1, finite. beta: β > 0.
     """
-    ordered = descending(np.asarray(rewards, dtype=np.float64))
+    return _of_descending(descending(np.asarray(rewards, dtype=np.float64)), beta)
+
+
+def public_normaliser(rewards: ArrayLike, beta: float) -> float:
+    """The same number by the library's sort, whose time follows the rewards: for experiments, where they are public."""
+    return _of_descending(np.sort(np.asarray(rewards, dtype=np.float64))[::-1], beta)
+
+
+@np.errstate(all="ignore")
+def _of_descending(ordered: Floats, beta: float) -> float:
+    """λ = max_k (S_k − nβ)/k with S_k the sum of the k largest rewards, relative to the largest one for accuracy.
+
+    Args:
+        ordered: the rewards from the largest to the smallest, shape (n,), n ≥ 1, finite. beta: β > 0.
+    """
     largest = ordered[0]
     counts = np.arange(1, ordered.size + 1)
     return float(largest + ((np.cumsum(ordered - largest) - ordered.size * beta) / counts).max())

@@ -12,6 +12,8 @@ from typing import Any
 from privalign.errors import BackendFailed
 from privalign.types import Candidate, Usage
 
+REASONING = ("reasoning_content", "reasoning")  # what servers call it in a message
+
 
 class UpstreamFailed(BackendFailed):
     """A back-end refused a request or broke.
@@ -20,10 +22,14 @@ class UpstreamFailed(BackendFailed):
         status: the HTTP status, or the one that it stands for; None: there was no answer.
         retry_after: seconds after which the back-end asked to be tried again.
         words: the back-end's own, in one line, where they are about the request.
+        cause: the type of what the transport raised.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None, words: str = "") -> None:
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None, words: str = "", cause: str | None = None
+    ) -> None:
         super().__init__(message)
+        self.cause = cause
         self.status = status
         self.retry_after = retry_after
         self.words = words
@@ -94,21 +100,28 @@ def _candidate(choice: Any) -> Candidate | None:
         content = message.get("refusal") or ""  # a refusal is what the model said instead
     if isinstance(content, list):
         content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and isinstance(part.get("text"), str))
+    reasoning = next((message[name] for name in REASONING if isinstance(message.get(name), str) and message[name]), None)
     if not isinstance(content, str) or not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
         return None
     whole = content.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a surrogate pair is no text
-    return Candidate(whole, reason if isinstance(reason, str) else None, tuple(calls), logprobs if isinstance(logprobs, Mapping) else None)
+    return Candidate(
+        whole,
+        reason if isinstance(reason, str) else None,
+        tuple(calls),
+        logprobs if isinstance(logprobs, Mapping) else None,
+        reasoning=reasoning,
+    )
 
 
 def _with_usage(candidates: dict[int, Candidate], usage: Any, first_only: bool) -> dict[int, Candidate]:
     if not candidates or not isinstance(usage, Mapping):
         return candidates
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is not int or type(completion) is not int:
+    total = Usage.reported(usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    if total is None:
         return candidates
-    counts = _counts([*candidates.values()], completion, first_only)
+    counts = _counts([*candidates.values()], total.completion_tokens, first_only)
     return {
-        place: replace(candidate, usage=Usage(prompt if position == 0 else 0, count))
+        place: replace(candidate, usage=Usage(total.prompt_tokens if position == 0 else 0, count))
         for position, ((place, candidate), count) in enumerate(zip(candidates.items(), counts, strict=True))
     }
 
@@ -119,7 +132,7 @@ def _counts(candidates: Sequence[Candidate], reported: int, first_only: bool) ->
     known = [len(tokens) for tokens in entries if tokens is not None]
     counted = len(known) == len(candidates)
     if not counted:
-        known = [len(candidate.scored_text) + 1 for candidate in candidates]
+        known = [len(candidate.with_reasoning().scored_text) + 1 for candidate in candidates]
     if first_only:
         others = [
             _llama_count(candidate, tokens or ()) if counted else round(reported * length / known[0])

@@ -47,12 +47,12 @@ class LlamaCppChatPolicy:
         self._engine = _ChatEngine(model, slots=slots, context=context)
         self._file = EMBEDDED_MODEL if model is None else model.name
         self._slots = slots
-        self._parameters = {**_WHOLE_DISTRIBUTION, **(parameters or {})}
+        self.parameters = {**_WHOLE_DISTRIBUTION, **(parameters or {})}
 
     @property
     def name(self) -> str:
         """The model's file and the default parameters."""
-        return f"llamacpp {self._file} {json.dumps(self._parameters, sort_keys=True)}"
+        return f"llamacpp {self._file} {json.dumps(self.parameters, sort_keys=True)}"
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +73,7 @@ class LlamaCppChatPolicy:
         """
         if count < 1:
             raise InvalidInput("count", f"{count} is below 1")
-        request = request.with_defaults(self._parameters)
+        request = request.with_defaults(self.parameters)
         if "seed" not in request.parameters:
             request = replace(request, parameters={**request.parameters, "seed": secrets.randbelow(_SEEDS)})
         request.after(count)  # refuses a bad seed before anything is drawn

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import random
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from privalign.errors import InvalidInput, MissingDependency
+from privalign.http_client import MISSING, HttpClients, encoded
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
 from privalign.types import Candidate, Request
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FIRST_BACKOFF = 0.5  # seconds before the first retry; doubled for every further one
 LONGEST_BACKOFF = 8.0
 LONGEST_RETRY_AFTER = 120.0  # a server that asks for more patience than this is given up
-CONNECT_TIMEOUT = 10.0
 _N_REFUSED = frozenset({400, 422, 501})
 _RETRIED = frozenset({408, 409, 425, 429})
 _OURS = frozenset({"n", "stream", "stream_options", "model", "messages"})  # of the client's parameters, never passed on
@@ -49,6 +48,7 @@ class OpenAIPolicy:
         timeout: seconds that one answer may take, from the first byte sent to the last one read.
         retries: how often a batch, or a single candidate, that fails for a passing reason is asked for again.
         concurrency: requests under way at a time.
+        proxy: through which all requests go; None: none, whatever the environment says.
 
     A seeded request draws candidate i with seed + i; an unseeded one sends no seed.
 
@@ -66,11 +66,12 @@ class OpenAIPolicy:
         timeout: float = 600.0,
         retries: int = 3,
         concurrency: int = 64,
+        proxy: str | None = None,
     ) -> None:
         try:
             import httpx
         except ImportError:
-            raise MissingDependency("httpx is not installed; get it with: pip install httpx") from None
+            raise MissingDependency(MISSING) from None
         try:
             url = httpx.URL(base_url)
         except (httpx.InvalidURL, TypeError):
@@ -81,8 +82,6 @@ class OpenAIPolicy:
             raise InvalidInput("base_url", "holds a user, a query or a fragment; credentials belong into api_key")
         if not model:
             raise InvalidInput("model", "is empty")
-        if api_key is not None and (not api_key or not all("!" <= letter <= "~" for letter in api_key)):
-            raise InvalidInput("api_key", "is empty or holds a space, a line end or a letter that no header can carry")
         if not 0 < timeout < math.inf:
             raise InvalidInput("timeout", f"{timeout} is not a finite number of seconds above 0")
         if retries < 0:
@@ -93,12 +92,13 @@ class OpenAIPolicy:
         self._host = url.netloc.decode("ascii")
         self._model = model
         self._api_key = api_key
-        self._parameters = dict(parameters or {})
+        self.parameters = dict(parameters or {})
         self._timeout = timeout
         self._retries = retries
         self._concurrency = concurrency
+        self._clients = HttpClients(api_key=api_key, timeout=timeout, proxy=proxy)
+        self._way = "" if proxy is None else " through the proxy"
         self._connections: _Connections | None = None
-        self._tls: ssl.SSLContext | None = None
         self._proven = 1  # the largest batch that the server was seen to honour
         self._most: int | None = None  # the largest one worth asking for; None: not known to be limited
         self._counts_first_only = False
@@ -106,7 +106,7 @@ class OpenAIPolicy:
     @property
     def name(self) -> str:
         """Model, host and default parameters; no secrets."""
-        settings = f" {json.dumps(self._parameters, sort_keys=True)}" if self._parameters else ""
+        settings = f" {json.dumps(self.parameters, sort_keys=True)}" if self.parameters else ""
         return f"openai {self._model} at {self._host}{settings}"
 
     async def __aenter__(self) -> Self:
@@ -129,7 +129,7 @@ class OpenAIPolicy:
         """
         if count < 1:
             raise InvalidInput("count", f"{count} is below 1")
-        request = request.with_defaults(self._parameters)
+        request = request.with_defaults(self.parameters)
         request.after(count)  # refuses a bad seed before anything is sent
         async with self._connected() as connections:
             drawing = _Drawing(connections, request, {})
@@ -140,16 +140,7 @@ class OpenAIPolicy:
         return [drawing.found[position] for position in range(count)]
 
     def _connect(self) -> _Connections:
-        import httpx
-
-        if self._tls is None:
-            self._tls = httpx.create_ssl_context()  # once: reading the certificate store takes longer than a call on loopback
-        verify: ssl.SSLContext = self._tls
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._api_key is not None:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        timeout = httpx.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
-        return _Connections(lambda: httpx.AsyncClient(headers=headers, timeout=timeout, verify=verify), self._concurrency)
+        return _Connections(self._clients.open, self._concurrency)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Connections]:
@@ -205,7 +196,7 @@ class OpenAIPolicy:
                 attempt += 1
 
     async def _attempt(self, drawing: _Drawing, batch: Sequence[int]) -> int:
-        content = self._body(drawing.request.after(batch[0]), len(batch))
+        content = await self._body(drawing.request.after(batch[0]), len(batch))
         async with drawing.connections.one() as client:
             response, body = await self._post(client, content)
         completion = read_completion(body, len(batch)) if response.is_success else None
@@ -217,7 +208,7 @@ class OpenAIPolicy:
             drawing.found[batch[place]] = candidate if asked else replace(candidate, logprobs=None)
         return completion.choices
 
-    def _body(self, request: Request, n: int) -> bytes:
+    async def _body(self, request: Request, n: int) -> bytes:
         body = {name: value for name, value in request.parameters.items() if name not in _OURS}
         body |= {"model": self._model, "messages": [turn.to_openai() for turn in request.messages]}
         if n > 1:  # left out otherwise: some servers refuse it at any value
@@ -225,7 +216,7 @@ class OpenAIPolicy:
             if self._counts_first_only:
                 body["logprobs"] = True  # the only count of the other choices' tokens
         try:
-            return json.dumps(body, allow_nan=False).encode()
+            return await encoded(body, request.characters)
         except (TypeError, ValueError):
             raise InvalidInput("parameters", "hold a value that is no JSON: a number that is not finite, or an object") from None
 
@@ -236,16 +227,21 @@ class OpenAIPolicy:
         try:
             async with asyncio.timeout(self._timeout):
                 response = await client.post(self._url, content=content)
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise _Passing(f"{self._host} cannot be reached; is the server running?") from None
-        except (TimeoutError, httpx.TimeoutException):
-            raise _Passing(f"{self._host} gave no whole answer within {self._timeout:g} s; raise timeout or lower max_tokens") from None
-        except httpx.RequestError:
-            raise _Passing(f"the connection to {self._host} broke before the answer was complete") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._away(f"cannot be reached{self._way}; is the server running?", error) from None
+        except httpx.ProxyError as error:
+            raise self._away("is not reached: the proxy refuses; check proxy", error) from None
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise self._away(f"gave no whole answer within {self._timeout:g} s; raise timeout or lower max_tokens", error) from None
+        except httpx.RequestError as error:
+            raise self._away("broke the connection before the answer was complete", error) from None
         try:
             return response, json.loads(response.content)
         except (ValueError, RecursionError):
             return response, None
+
+    def _away(self, why: str, error: Exception) -> _Passing:
+        return _Passing(f"{self._host} {why}", cause=type(error).__name__)
 
     def _failure(self, response: httpx.Response, body: Any) -> UpstreamFailed:
         """What to raise for an answer without a usable candidate."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from privalign.types import Candidate, Request
 
@@ -20,3 +21,8 @@ class Policy(Protocol):
         Raises:
             BackendFailed: it cannot. No protected data has been touched.
         """
+
+
+def default_parameters(policy: Policy) -> Mapping[str, Any]:
+    """Sampling parameters that a policy takes for requests that leave them open, where it says so by an attribute `parameters`."""
+    return getattr(policy, "parameters", {})

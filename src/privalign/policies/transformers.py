@@ -90,7 +90,7 @@ class TransformersPolicy:
             raise InvalidInput("chat_template", f"{model} has none; give one")
         self._title = Path(model).name if Path(model).is_dir() else str(model)
         self._batch = batch
-        self._parameters = dict(parameters or {})
+        self.parameters = dict(parameters or {})
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="privalign-transformers")
         self._ends = _token_ids(self._model.generation_config.eos_token_id) | _token_ids(self._tokenizer.eos_token_id)
         arguments = inspect.signature(self._model.forward).parameters
@@ -100,7 +100,7 @@ class TransformersPolicy:
     @property
     def name(self) -> str:
         """The model (of a folder, its last part) and the default parameters."""
-        settings = f" {json.dumps(self._parameters, sort_keys=True)}" if self._parameters else ""
+        settings = f" {json.dumps(self.parameters, sort_keys=True)}" if self.parameters else ""
         return f"transformers {self._title}{settings}"
 
     async def draw(self, request: Request, count: int) -> list[Candidate]:
@@ -112,7 +112,7 @@ class TransformersPolicy:
         """
         if count < 1:
             raise InvalidInput("count", f"{count} is below 1")
-        request = request.with_defaults(self._parameters)
+        request = request.with_defaults(self.parameters)
         cancelled = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, self._generate, request, count, cancelled)

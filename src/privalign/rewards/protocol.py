@@ -21,10 +21,12 @@ class ScorerUntouched(BackendFailed):
     Args:
         status: the HTTP status of the refusal; None: there was no answer.
         retry_after: seconds after which the scorer asked to be tried again.
+        cause: the type of what the transport raised before there was a connection.
     """
 
-    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, retry_after: float | None = None, cause: str | None = None) -> None:
         super().__init__(message)
+        self.cause = cause
         self.status = status
         self.retry_after = retry_after
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from privalign.errors import BackendFailed, InvalidInput, MissingDependency
+from privalign.errors import BackendFailed, InvalidInput
+from privalign.http_client import HttpClients, encoded
 from privalign.rewards.batches import together
 from privalign.rewards.conversation import prompt_text
 from privalign.rewards.protocol import ScorerUntouched
@@ -38,7 +39,6 @@ REFUSALS = {
 ATTEMPTS = 3  # of one call, as long as each of them left the scorer untouched
 LONGEST_WAIT = 10.0  # seconds before the next attempt; a server that asks for more is not asked again
 FIRST_WAIT = 0.25  # seconds, doubled from attempt to attempt, where the server asks for nothing
-CONNECT_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Server:
         timeout: seconds that one call may take, its body included.
         max_characters: answers and prompts with more are refused here, before anything is sent. Where the server answers
             400 to a long input, as vLLM does, only this keeps it from costing budget.
+        proxy: through which all calls go; None: none, whatever the environment says. Before a plain http server the proxy itself may say
+            what looks like the server's refusal, so that through it only a connection that never opened costs nothing.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -64,6 +66,7 @@ class Server:
     concurrency: int = 8
     timeout: float = 60.0
     max_characters: int | None = None
+    proxy: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         address = urlsplit(self.base_url)
@@ -78,6 +81,11 @@ class Server:
             raise InvalidInput("timeout", f"{self.timeout} is not a finite number of seconds above 0")
         if self.max_characters is not None and self.max_characters < 1:
             raise InvalidInput("max_characters", f"{self.max_characters} is below 1")
+
+    @property
+    def speaks_for_itself(self) -> bool:
+        """Whether an answer is the server's own and no proxy's."""
+        return self.proxy is None or self.base_url.startswith("https:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +119,7 @@ class RemoteReward(FailClosedReward):
         dialect: the kind of server and its settings. server: where it is.
         sensitivity: Δ of the mapped, clipped scores. mapping: from the model's scores to the units of the range.
 
-    Every call opens its own connection, so that an idle one that the server has closed meanwhile never costs budget; proxy
-    settings of the environment are not used, so that scores go where the deployment says and nowhere else. A call is
+    Every call opens its own connection, so that an idle one that the server has closed meanwhile never costs budget. A call is
     repeated only where it left the scorer untouched (429, connection refused), at most twice.
 
     Raises:
@@ -121,13 +128,9 @@ class RemoteReward(FailClosedReward):
 
     def __init__(self, dialect: Dialect, server: Server, sensitivity: Sensitivity, mapping: AffineMap | None = None) -> None:
         super().__init__(dialect.name, sensitivity, mapping or AffineMap())
-        try:
-            import httpx
-        except ImportError:
-            raise MissingDependency("httpx is not installed; get it with: pip install 'privalign[rewards]'") from None
         self._dialect = dialect
         self._server = server
-        self._tls = httpx.create_ssl_context()  # once: reading the certificate store takes longer than a call on loopback
+        self._clients = HttpClients(api_key=server.api_key, timeout=server.timeout, proxy=server.proxy, keep_alive=False)
 
     async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> list[float]:
         answers = [candidate.scored_text for candidate in candidates]
@@ -135,27 +138,16 @@ class RemoteReward(FailClosedReward):
         if limit is not None and max(len(prompt_text(request)), *map(len, answers)) > limit:
             raise ScorerUntouched(f"an input is longer than max_characters = {limit}; nothing was scored", 413)
         calls = self._dialect.calls(request, answers, self._server.batch_size)
-        async with self._client() as client:  # not kept: a client belongs to one event loop
-            batches = await together([lambda call=call: self._answered(client, call) for call in calls], self._server.concurrency)  # type: ignore[misc]
+        size = request.characters + sum(map(len, answers))
+        async with self._clients.open() as client:  # not kept: a client belongs to one event loop
+            batches = await together([lambda call=call: self._answered(client, call, size) for call in calls], self._server.concurrency)  # type: ignore[misc]
         return [score for batch in batches for score in batch]
 
-    def _client(self) -> httpx.AsyncClient:
-        import httpx
-
-        key = self._server.api_key
-        return httpx.AsyncClient(
-            headers={"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {}),
-            verify=self._tls,
-            timeout=httpx.Timeout(self._server.timeout, connect=min(CONNECT_TIMEOUT, self._server.timeout / 2)),
-            limits=httpx.Limits(max_keepalive_connections=0),
-            trust_env=False,
-        )
-
-    async def _answered(self, client: httpx.AsyncClient, call: Call) -> list[float]:
+    async def _answered(self, client: httpx.AsyncClient, call: Call, size: int) -> list[float]:
         """One call, repeated while it is refused untouched and waiting makes sense."""
         attempt = 0
         while True:
-            outcome, wait = await self._sent(client, call)
+            outcome, wait = await self._sent(client, call, size)
             if isinstance(outcome, list):
                 return outcome
             attempt += 1
@@ -163,18 +155,19 @@ class RemoteReward(FailClosedReward):
                 raise outcome
             await asyncio.sleep(max(wait, FIRST_WAIT * 2 ** (attempt - 1)))
 
-    async def _sent(self, client: httpx.AsyncClient, call: Call) -> tuple[list[float] | ScorerUntouched, float | None]:
+    async def _sent(self, client: httpx.AsyncClient, call: Call, size: int) -> tuple[list[float] | ScorerUntouched, float | None]:
         """The scores; or why the scorer stayed untouched, with the seconds to wait before another attempt (None: no use)."""
         import httpx
 
         url = self._server.base_url.rstrip("/") + call.path
         try:
+            content = await encoded(call.body, size)
             async with asyncio.timeout(self._server.timeout):  # httpx limits each read alone, which a slow body outlasts
-                response = await client.post(url, content=json.dumps(call.body).encode())
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            return ScorerUntouched("the scorer cannot be reached; nothing was scored"), 0.0
+                response = await client.post(url, content=content)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:  # the last: the proxy opened no connection either
+            return ScorerUntouched("the scorer cannot be reached; nothing was scored", cause=type(error).__name__), 0.0
         status = response.status_code
-        if status in REFUSALS:
+        if status in REFUSALS and self._server.speaks_for_itself:
             refusal = f"the scorer {REFUSALS[status]} ({status}); nothing was scored"
             return ScorerUntouched(refusal, status, _stated_wait(response)), _wait(response)
         if response.status_code != 200:

@@ -107,7 +107,7 @@ class FailClosedReward(ABC):
             with np.errstate(over="ignore"):  # refused in the next line
                 return finite_scores(self._mapping.apply(raw), len(candidates))
         except ScorerUntouched as refusal:
-            return ScorerUntouched(str(refusal), refusal.status, refusal.retry_after)
+            return ScorerUntouched(str(refusal), refusal.status, refusal.retry_after, refusal.cause)
         except Exception:
             return BackendFailed(SCORER_FAILED)
 

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -84,6 +85,9 @@ def served(sqlite_url: str) -> Iterator[Served]:
     ledger.create_account("support-tickets", Fsrc(2.0, 1e-5, 1e-9), relation=Relation.FLIP, records_per_person=3)
     ledger.raise_budget("support-tickets", 3.0, "a second team, agreed before its first answer")
     client = ledger.create_key(Role.CLIENT, models=["aligned"]).secret
+    limits: dict[str, Any] = {"account": "support-tickets", "share": 0.125, "queries": 1_000_000, "rate": 6000.0}
+    everything = ledger.create_key(Role.CLIENT, models=["aligned", "aligned-large"], expires=datetime(2031, 1, 31, tzinfo=UTC), **limits)
+    ledger.revoke_key(everything.key.id)
     policy = CallablePolicy(lambda request, count: ["an answer"] * count, "texts")
     reward = FunctionReward(lambda request, candidates: np.full(len(candidates), 0.5), name="even", sensitivity=SENSITIVITY)
     model = ServedModel("aligned", policy, reward, PrivBoN(4, 0.2), "prefs", performance=Performance(padding=0.001))
@@ -187,6 +191,8 @@ def test_an_officer_sees_the_budget_move(
     for path in ("accounts/support-tickets?horizon=month", "accounts/prefs/journal", "accounts/prefs/verify", "keys"):
         page.goto(f"{served.url}/dashboard/{path}")
         inspect(page, path)
+    if width >= 1280:  # nothing of the keys is cut off
+        assert page.evaluate("(keys => keys.scrollWidth <= keys.clientWidth)(document.querySelector('.keys'))")
     page.goto(f"{served.url}/dashboard/accounts/prefs")
     page.locator("summary").click()
     before = figure(page, "spent")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,8 @@ def gateway(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             rule: Rule | None = None,
             on_exhausted: str = "refuse",
             padding: float | None = 0.0,
+            max_tokens: int | None = None,
+            beside: Any = None,
             **settings: Any,
         ) -> Running:
             ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
@@ -133,9 +135,11 @@ def gateway(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             keys = (ledger.create_key(Role.CLIENT).secret, ledger.create_key(Role.OFFICER).secret)
             running = Running("", ledger, *keys)
             model = ServedModel(
-                "aligned", running.policy, running.reward, mechanism, "prefs", on_exhausted, performance=Performance(padding=padding)
-            )
-            app = create_app([Aligner(ledger, model)], ledger, b"s" * 32, GatewaySettings(**settings))
+                "aligned", running.policy, running.reward, mechanism, "prefs", on_exhausted,
+                performance=Performance(padding=padding), max_tokens=max_tokens,
+            )  # fmt: skip
+            models = [model] if beside is None else [model, replace(model, name="beside", policy=beside)]
+            app = create_app([Aligner(ledger, each) for each in models], ledger, b"s" * 32, GatewaySettings(**settings))
             listening = server.listen("127.0.0.1", 0)
             running.url = server.address_of(listening)
             ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()

@@ -20,7 +20,7 @@ from privalign.types import Request
 
 async def main(clients: int, seconds: float, file: Path) -> None:
     deployment = load(file)
-    (aligner,) = deployment.serve_all(deployment.ledger())
+    (aligner,) = deployment.serve_all(deployment.ledger(), deployment.back_ends())
     aligner.warm_up()
     answers: list[tuple[float, float]] = []
     policy = aligner.model.policy

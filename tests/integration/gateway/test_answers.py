@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -17,8 +18,10 @@ import pytest
 
 from privalign.accounting.rules import Fsrc
 from privalign.errors import BackendFailed
+from privalign.gateway.logs import JsonLines
 from privalign.ledger import Ledger, LedgerFailed, Role
 from privalign.mechanisms.privbon import PrivBoN
+from privalign.policies.callables import CallablePolicy
 from privalign.policies.completions import UpstreamFailed
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -129,15 +132,88 @@ def test_a_slow_stream_is_kept_open_by_comments(gateway: Gateway, stream_events:
     assert "0.123" not in failed.text
 
 
-def test_an_empty_answer_is_an_answer(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
+CALL = {"function": {"name": "f", "arguments": {"city": "Paris"}}}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields", "status", "param"),
+    [
+        (Candidate("", "stop"), {}, 502, None),
+        (Candidate("", "length", reasoning="so far"), {"max_tokens": 3}, 400, "max_tokens"),
+        (Candidate("", "tool_calls", ({"function": {"name": "f", "arguments": [1]}},)), {"tools": TOOLS}, 502, None),
+        (Candidate("text", "stop"), {"tools": TOOLS, "tool_choice": "required"}, 400, "tool_choice"),
+        (Candidate("", "tool_calls", (CALL,)), {"tools": TOOLS, "tool_choice": "none"}, 400, "tool_choice"),
+    ],
+)
+def test_where_nothing_remains_to_select_from_nothing_is_scored_or_charged(
+    gateway: Gateway, answer: Candidate, fields: dict[str, Any], status: int, param: str | None
+) -> None:
     running = gateway()
-    running.policy.answer = lambda request, count: [Candidate("", "length")] * count
-    choice = running.ask().json()["choices"][0]
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
-    first, last, done = stream_events(running.ask(stream=True))
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert (last["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
-    assert running.ask().json()["usage"] is None  # not reported is not zero
+    running.policy.answer = lambda request, count: [answer] * count
+    response = running.ask(**fields)
+    error = error_of(response, status)
+    assert (error["code"], error["param"]) == ("unusable_answers", param)
+    assert response.headers.get("x-should-retry") == (None if param else "false")
+    assert running.reward.calls == 0
+    assert running.queries == (0, 0)
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+
+
+def test_one_answer_of_several_without_candidates_costs_none_of_them(gateway: Gateway) -> None:
+    running = gateway()
+    asked: list[int] = []
+
+    def answer(request: Any, count: int) -> list[Candidate]:
+        asked.append(count)
+        return [Candidate("" if len(asked) > 2 else "text", "stop")] * count  # the third answer and all redraws are empty
+
+    running.policy.answer = answer
+    assert error_of(running.ask(n=3), 502)["code"] == "unusable_answers"
+    assert running.reward.calls == 0
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+    asked.clear()
+
+    def away_at_last(request: Any, count: int) -> Any:
+        asked.append(count)
+        return slowly(0.1, raising(UpstreamFailed("away")))(count) if len(asked) == 3 else texts(count)
+
+    running.policy.answer = away_at_last
+    assert error_of(running.ask(n=3), 503)
+    assert running.reward.calls == 0
+    assert running.ledger.account("prefs").spent == (0.0, 0.0)
+
+
+def test_repaired_calls_reasoning_and_usage_that_cannot_be(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
+    running = gateway()
+    answer = Candidate("", "stop", (CALL, {**CALL, "index": 9}), reasoning="where?", usage=Usage(-1, 10**30))
+    running.policy.answer = lambda request, count: [answer] * count
+    body = running.ask(tools=TOOLS, tool_choice="required").json()
+    message = body["choices"][0]["message"]
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "f", "arguments": '{"city": "Paris"}'}] * 2
+    assert [call["type"] for call in message["tool_calls"]] == ["function"] * 2
+    assert len({call["id"] for call in message["tool_calls"]}) == 2
+    assert (message["reasoning_content"], message["reasoning"], body["usage"]) == ("where?", "where?", None)
+    said = stream_events(running.ask(tools=TOOLS, stream=True))[1]["choices"][0]["delta"]
+    assert [call["index"] for call in said["tool_calls"]] == [0, 1]
+    assert said["reasoning_content"] == "where?"
+    assert b"privalign_tokens_total{" not in running.get("/metrics", running.officer).content
+
+
+def test_no_more_tokens_than_the_model_answers_with(gateway: Gateway) -> None:
+    running = gateway(max_tokens=100)
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert error_of(running.ask(**{name: 101}), 400)["param"] == name
+    assert running.queries == (0, 0)
+    assert running.ask(max_tokens=100).status_code == 200
+    assert running.ask().status_code == 200
+    assert [request.parameters for request in running.policy.requests] == [{"max_tokens": 100}] * 2
+
+
+def test_usage_that_is_not_reported_is_not_zero(gateway: Gateway) -> None:
+    running = gateway()
+    running.policy.answer = lambda request, count: [Candidate("a", "length")] * count
+    assert running.ask().json()["usage"] is None
 
 
 def test_tool_calls_and_logprobs_of_the_winner(gateway: Gateway, stream_events: Callable[[httpx.Response], list[Any]]) -> None:
@@ -345,10 +421,10 @@ def test_a_scorer_that_fails_is_told_in_one_line_and_stays_charged(gateway: Gate
     ("failure", "status", "retry_after", "should_retry"),
     [
         (UpstreamFailed("secret-host busy", 429, 7.2), 429, "8", None),
-        (UpstreamFailed("secret-host", 429, float("nan")), 429, None, None),
+        (UpstreamFailed("secret-host", 429, float("nan")), 429, "1", None),
         (UpstreamFailed("secret-host key", 401), 502, None, "false"),
-        (UpstreamFailed("secret-host failed", 500), 502, None, None),
-        (UpstreamFailed("secret-host away"), 502, None, None),
+        (UpstreamFailed("secret-host failed", 500), 503, "1", None),
+        (UpstreamFailed("secret-host away"), 503, "1", None),
         (UpstreamFailed("secret-host refused: too long", 400, words="too long"), 400, None, None),
         (BackendFailed("secret-host"), 503, "1", None),
         (RuntimeError("secret-host"), 500, None, "false"),
@@ -577,10 +653,86 @@ def test_one_key_may_not_take_all_places(gateway: Gateway) -> None:
     assert running.queries == (2, 0)
 
 
+CAUSES = [
+    (UpstreamFailed("secret-host away", cause="ConnectError"), None, "policy fake-policy", "UpstreamFailed", 503),
+    (UpstreamFailed("secret-host refused: hello", 400, words="hello"), None, "policy fake-policy", "UpstreamFailed", 400),
+    (RuntimeError("secret"), None, "gateway", "RuntimeError", 500),
+    (None, ScorerUntouched("secret-host", 429), "reward model fake-reward", "ScorerUntouched", 429),
+    (None, RuntimeError("0.7390851332151607"), "reward model fake-reward", "ScoringFailed", 500),
+]
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(JsonLines().format(record)) for record in caplog.records if record.name == "privalign.gateway"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_failure_leaves_one_line_with_its_cause(gateway: Gateway, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway(ping_every=0.01)
+    policy, reward = running.policy.answer, running.reward.answer
+    for drawing, scoring, backend, kind, status in CAUSES:
+        running.policy.answer = policy if drawing is None else slowly(0.03, raising(drawing)) if stream else raising(drawing)
+        running.reward.answer = reward if scoring is None else raising(scoring)
+        response = running.ask(stream=stream, messages=[{"role": "user", "content": "hello there"}])
+        assert stream or response.status_code == status
+        identity = response.headers["x-request-id"]
+        running.wait_until(
+            lambda identity=identity: any(line.get("request") == identity and line["event"] == "request" for line in logged(caplog))
+        )
+        (line,) = [line for line in logged(caplog) if line.get("request") == identity and line["event"] == "failure"]
+        assert (line["backend"], line["exception"], line["status"], line["model"]) == (backend, kind, status, "aligned")
+        assert line["remedy"]
+    text = json.dumps(logged(caplog))
+    assert not any(piece in text for piece in ("secret", "hello", "0.739", running.key))
+
+
+def test_a_ledger_that_is_away_leaves_its_own_words_once(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway()
+    assert running.get("/readyz").json() == {"status": "ready", "models": {"aligned": {"status": "ready"}}}
+    full = raising(LedgerFailed("ledger sqlite:///l.db: the disk is full; free some space"))
+    for name in ("authenticate", "check_writable"):
+        monkeypatch.setattr(running.ledger, name, full)
+    for response in (running.ask(), running.get("/v1/models"), running.get("/metrics", running.officer)):
+        assert error_of(response, 503)["code"] == "ledger_unavailable"
+        lines = [line for line in logged(caplog) if line.get("request") == response.headers["x-request-id"] and line["event"] == "failure"]
+        assert [(line["backend"], line["exception"]) for line in lines] == [("ledger", "LedgerFailed")]
+        assert "free some space" in lines[0]["remedy"]
+    assert b"disk" not in running.ask().content
+
+
+def test_start_and_stop_are_logged(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "privalign.gateway")
+    running = gateway()
+    running.stop()
+    start, stopping, stop = logged(caplog)
+    assert (start["event"], start["url"], start["models"]) == ("start", running.url, ["aligned"])
+    assert (stopping["event"], stopping["under_way"]) == ("stopping", 0)
+    assert (stop["event"], stop["url"]) == ("stop", running.url)
+
+
+def test_a_dead_policy_takes_away_its_own_model(gateway: Gateway) -> None:
+    running = gateway(beside=CallablePolicy(raising(UpstreamFailed("secret-host cannot be reached")), "dead"))
+    ready = httpx.get(f"{running.url}/readyz")
+    models = {"aligned": {"status": "ready"}, "beside": {"status": "not ready", "away": ["policy"]}}
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "away": ["policy"], "models": models})
+    refused = running.ask(model="beside")
+    assert error_of(refused, 503)["code"] == "backend_unavailable"
+    assert refused.headers["retry-after"] == "1"
+    assert running.ask().status_code == 200
+    assert running.queries == (1, 0)
+
+
 def test_health(gateway: Gateway) -> None:
     running = gateway()
     assert httpx.get(f"{running.url}/healthz").json() == {"status": "ok"}
     running.policy.answer = raising(BackendFailed("secret-host away"))
     response = httpx.get(f"{running.url}/readyz")
-    assert (response.status_code, response.json()) == (503, {"status": "not ready", "away": ["policy"]})
+    assert (response.status_code, response.json()) == (
+        503,
+        {"status": "not ready", "away": ["policy"], "models": {"aligned": {"status": "not ready", "away": ["policy"]}}},
+    )
     assert running.ledger.account("prefs").length == 1

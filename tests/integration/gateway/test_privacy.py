@@ -125,7 +125,7 @@ def test_no_reward_is_emitted_under_load(
     assert "Traceback" not in text
     assert '"/rerank' not in text
     assert f":{port}" not in text
-    assert all(json.loads(line)["event"] in ("request", "library") for line in log.splitlines())
+    assert all(json.loads(line)["event"] in ("request", "failure", "library", "start", "stopping", "stop") for line in log.splitlines())
 
 
 def _shapes(value: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from privalign.cli.serve import serve
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, PrivalignError
 from privalign.ledger import Ledger, Role
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
@@ -98,7 +99,8 @@ def test_it_serves_and_ends(file: Path, serve_process: Callable[..., Any]) -> No
         assert response.json()["privalign"]["remaining"] is None  # [gateway] is read
     assert httpx.get(f"{gateway.url}/readyz").status_code == 200
     assert httpx.get(f"{gateway.url}/dashboard/login").status_code == 200
-    assert gateway.end(signal.SIGTERM) == 0
+    assert gateway.end(signal.SIGHUP) == 0  # of the terminal that it was started in
+    assert '"event": "stop"' in gateway.log.read_text().splitlines()[-1]
     for line in gateway.log.read_text().splitlines():
         assert json.loads(line).keys() >= {"time", "level", "event"}
     ledger.close()
@@ -106,10 +108,37 @@ def test_it_serves_and_ends(file: Path, serve_process: Callable[..., Any]) -> No
 
 def test_open_to_everybody_where_told_so_and_interrupted(file: Path, serve_process: Callable[..., Any]) -> None:
     gateway = serve_process(file, "--allow-anonymous", "--host", "0.0.0.0")
-    assert gateway.log.read_text().startswith("privalign: warning: everybody")
+    everybody, plain = gateway.log.read_text().splitlines()[:2]
+    assert everybody.startswith("privalign: warning: everybody")
+    assert plain.endswith("is plain http beyond this machine: keys and answers can be read; put TLS before it")
     body = {"model": "aligned", "messages": [{"role": "user", "content": "hello"}]}
     assert httpx.post(f"{gateway.url}/v1/chat/completions", json=body).status_code == 200
     assert gateway.end(signal.SIGINT) == 130
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_start_that_is_refused_makes_no_account_and_no_ledger(file: Path, monkeypatch: pytest.MonkeyPatch, made: bool) -> None:
+    database = file.parent / "ledger.db"
+    if made:
+        with contextlib.closing(Ledger(f"sqlite:///{database}")) as ledger:
+            ledger.create_key(Role.CLIENT)
+    else:
+        assert f"make one: privalign key create --config {file}" in refusal(file, allow_anonymous=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        refusal(file, port=taken.getsockname()[1])
+    for wrong in ('file = "nosuch.jsonl"', 'file = "head.json"'):
+        file.write_text(DEPLOYMENT.replace('file = "candidates.jsonl"', wrong))
+        refusal(file)
+    file.write_text(DEPLOYMENT)
+    monkeypatch.setenv("PRIVALIGN_SECRET_FILE", str(file.parent / "nosuch"))
+    with pytest.raises(PrivalignError):
+        serve(file, "127.0.0.1", 0, True)
+    assert database.exists() == made
+    if made:
+        with contextlib.closing(Ledger(f"sqlite:///{database}")) as ledger:
+            assert ledger.accounts() == []
 
 
 def test_it_does_not_serve_openly_by_itself(file: Path) -> None:

@@ -65,11 +65,13 @@ def test_a_full_disk(small_disk: Path) -> None:
     ledger = Ledger(f"sqlite:///{small_disk}/ledger.db")
     ledger.create_account("prefs", RULE)
 
-    def answer_until_full(scope: str) -> None:
+    def answer_until_full(scope: str, size: int = 20_000) -> None:
         for number in range(1000):
             reservation = ledger.reserve("prefs", [EVENT], idempotency=IdempotencyKey(scope, str(number), "body"))
             assert isinstance(reservation, Reservation)
-            ledger.settle(reservation, [EVENT], {"text": "x" * 20_000})
+            ledger.settle(reservation, [EVENT], {"text": "x" * size})
+
+    ledger.check_writable("prefs")
 
     for scope in ("first", "again"):
         with pytest.raises(LedgerFailed) as error:
@@ -78,6 +80,11 @@ def test_a_full_disk(small_disk: Path) -> None:
         account = ledger.account("prefs")
         assert account.settled_queries > 3
         assert ledger.verify("prefs").debited == account.debited == RULE.charge(EVENT) * (account.settled_queries + account.open_queries)
+    with pytest.raises(LedgerFailed):
+        answer_until_full("small", 100)
+    for _ in range(3):
+        with pytest.raises(LedgerFailed, match="the disk is full"):
+            ledger.check_writable("prefs")
     ledger.close()
 
 
@@ -89,6 +96,8 @@ def test_a_locked_file(sqlite_url: str) -> None:
     with pytest.raises(LedgerFailed) as error:
         ledger.reserve("prefs", [EVENT])
     assert "locked by another program for too long" in one_line(error)
+    with pytest.raises(LedgerFailed, match="locked"):
+        ledger.check_writable("prefs")
     assert ledger.account("prefs").length == 1  # readers do not wait
     other.execute("ROLLBACK")
     other.close()

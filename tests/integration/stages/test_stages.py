@@ -282,6 +282,8 @@ def test_letters(terminal: Any, tmp_path: Path) -> None:
         ("letter", "(B)", "prompt_id 1: gt_answer '(B)' is none of"),
         ("letter", "AB", "prompt_id 1: gt_answer 'AB' is none of"),
         ("letter", "", "prompt_id 1: gt_answer '' is none of"),
+        ("letter", "N/A", "prompt_id 1: gt_answer 'N/A' is none of"),
+        ("letter", "hello world", "prompt_id 1: gt_answer 'hello world' is none of"),
         ("math", "", "prompt_id 1: gt_answer '' cannot be read"),
         ("math", "\\frac{1}{", "prompt_id 1: gt_answer '\\\\frac{1}{' cannot be read"),
     ],

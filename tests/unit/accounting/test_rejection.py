@@ -292,7 +292,14 @@ def test_every_pair_of_a_span_is_below_a_line_of_its_half(share: float, scale: f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "order", "cap", "scale"), [(0.1, 4.0, 16, 0.2), (0.05, 1.5, 64, 0.2), (1.0, 2.0, 16, 0.3)])
+@pytest.mark.parametrize(
+    ("share", "order", "cap", "scale"),
+    [
+        pytest.param(0.1, 4.0, 16, 0.2, marks=pytest.mark.soak),
+        pytest.param(0.05, 1.5, 64, 0.2, marks=pytest.mark.soak),
+        (1.0, 2.0, 16, 0.3),
+    ],
+)
 def test_worst_renyi_is_the_maximum_of_the_table(
     share: float, order: float, cap: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +316,7 @@ def test_worst_renyi_is_the_maximum_of_the_table(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "cap", "scale"), [(0.1, 16, 0.2), (0.1, 4096, 0.5), (1e-6, 4, 10.0)])
+@pytest.mark.parametrize(("share", "cap", "scale"), [(0.1, 16, 0.2), pytest.param(0.1, 4096, 0.5, marks=pytest.mark.soak), (1e-6, 4, 10.0)])
 def test_no_threshold_costs_more_than_the_worst(share: float, cap: int, scale: float) -> None:
     rounds, orders = rounds_of(share, scale, cap), (3.0,)
     worst = rejection.worst_case_renyi(rounds, orders)

@@ -619,7 +619,7 @@ def test_whatever_a_model_writes_is_scored_stored_and_can_be_sent(ledger: Ledger
     policy.draw, reward.score = draw, score  # type: ignore[method-assign]
     (release,) = ask(ledger, model, idempotency=IdempotencyKey("client", "abc", "body"))
     json.dumps([release.to_json(), *scored], ensure_ascii=False, allow_nan=False).encode()
-    assert (release.text, release.finish_reason) == ("é😀\ufffd", "stop\ufffd")
+    assert (release.text, release.finish_reason) == ("é😀\ufffd", None)
     assert release.tool_calls[0]["function"] == {"name": "f\ufffd", "arguments": '{"\ufffd": 1}'}
     token = {"token": "\ufffd", "logprob": -9999.0, "bytes": None, "top_logprobs": [{"token": "é😀", "logprob": None}]}
     assert release.logprobs == {"content": [token]}

@@ -222,6 +222,14 @@ def test_settings_of_a_model_arrive_where_they_are_used(tmp_path: Path) -> None:
     assert (spec.performance.chunk, spec.performance.padding, spec.performance.lease) == (3, 0, 60)
 
 
+def test_a_limit_of_tokens_and_a_reward_that_reads_reasoning(tmp_path: Path) -> None:
+    deployment = read(tmp_path, changed("models/aligned/max_tokens", 4096))
+    reward = read(tmp_path, changed("rewards/armo/reasoning", True)).rewards["armo"].make()
+    assert deployment.models["aligned"].max_tokens == 4096
+    assert reward.name.endswith(" with reasoning")
+    assert not deployment.rewards["armo"].make().name.endswith(" with reasoning")
+
+
 def test_models_are_found_by_name(tmp_path: Path) -> None:
     document = changed("models/other", BASE["models"]["aligned"])
     two = read(tmp_path, document)
@@ -396,6 +404,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("policies/local/timeout", 0, "[policies.local] timeout: 0 is not a number of seconds"),
     ("policies/local/retries", -1, "[policies.local] retries: -1 is not"),
     ("policies/local/concurrency", 0, "[policies.local] concurrency: 0 is not"),
+    ("policies/local/proxy", "proxy:3128", "[policies.local] proxy: is not the URL of a proxy"),
+    ("policies/local/proxy", "http://me:word@proxy", "[policies.local] proxy: holds a user name or a password; keep the URL elsewhere and"),
+    ("policies/local/proxy", "env:", "[policies.local] proxy: is not a reference"),
+    ("rewards/armo/proxy", "http://h/path", "[rewards.armo] proxy: is not the URL of a proxy"),
+    ("rewards/armo/proxy", 3, "[rewards.armo] proxy: 3 is not a string"),
     ("policies/local/temperature", 0.5, "[policies.local] temperature: no such key"),
     ("policies/local/slots", 3, "[policies.local] slots: no such key"),  # of another kind
     ("policies/local", {**EMBEDDED, "slots": 100_000}, "[policies.local] slots: 100000 is not a whole number from 1 to 256"),
@@ -458,6 +471,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("models/aligned/chunk", 0, "[models.aligned] chunk: 0 is not"),
     ("models/aligned/padding", -0.1, "[models.aligned] padding: -0.1 is not a number of seconds"),
     ("models/aligned/lease", 0, "[models.aligned] lease: 0 is not a number of seconds"),
+    ("models/aligned/max_tokens", 0, "[models.aligned] max_tokens: 0 is not a whole number of at least 1"),
+    ("rewards/armo/reasoning", "yes", "[rewards.armo] reasoning: 'yes' is not true or false"),
     ("models/aligned/polcy", "x", "[models.aligned] polcy: no such key"),
 ]
 
@@ -565,6 +580,23 @@ def test_what_only_building_can_find_is_named_too(tmp_path: Path, table: dict[st
         read(tmp_path, with_policy(**table)).policies["local"].make()
     assert "[policies.local]" in str(error.value) or "nosuch.jsonl" in str(error.value)
     assert "pw" not in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["policies", "rewards"])
+def test_what_no_connection_can_be_made_with_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    file = write(tmp_path, changed(f"{place}/{'local' if place == 'policies' else 'armo'}/proxy", "env:THE_PROXY"))
+    (spec,) = getattr(load(file), place).values()
+    with pytest.raises(InvalidInput, match=rf"\[{place}.*THE_PROXY is not set"):
+        spec.make()
+    monkeypatch.setenv("THE_PROXY", "http://me:word@")
+    with pytest.raises(InvalidInput, match=rf"\[{place}.*proxy: is not the URL") as refusal:
+        spec.make()
+    assert "word" not in str(refusal.value)
+    monkeypatch.setenv("THE_PROXY", "http://me:word@127.0.0.1:3128")
+    assert "word" not in spec.make().name
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    with pytest.raises(InvalidInput, match=rf"\[{place}.*SSL_CERT_FILE: /nonexistent cannot be read"):
+        spec.make()
 
 
 def test_a_reward_that_cannot_be_built_is_named(tmp_path: Path) -> None:

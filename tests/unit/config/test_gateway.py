@@ -108,7 +108,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, line: str) -> None:
 def test_models_share_what_they_name(tmp_path: Path) -> None:
     deployment = load(file(tmp_path))
     ledger = deployment.ledger()
-    one, two, three = (aligner.model for aligner in deployment.serve_all(ledger))
+    one, two, three = (aligner.model for aligner in deployment.serve_all(ledger, deployment.back_ends()))
     assert [one.name, two.name, three.name] == ["one", "two", "three"]
     assert one.policy is two.policy is three.policy
     assert one.reward is two.reward is not three.reward

@@ -117,6 +117,7 @@ def test_seeds_out_of_range_are_refused() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.soak
 def test_the_whole_run_is_reproducible() -> None:
     first, second = (run_demo(2, quiet, seed=3) for _ in range(2))
     assert replace(first, seconds=0.0) == replace(second, seconds=0.0)

@@ -46,7 +46,7 @@ def variants(n: int) -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 30])
 @pytest.mark.parametrize("epsilon", [0.3, 6.0])
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", [0, 1, pytest.param(2, marks=pytest.mark.soak)])
 def test_match_is_priced_within_its_budget(queries: int, epsilon: float, which: int) -> None:
     """The price is that of all orders and methods or above it, at most ε, and a tenth less noise would cost more than ε."""
     at, budget = variants(8)[which], Budget(epsilon, 1e-5, queries)

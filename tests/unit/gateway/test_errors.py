@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from privalign import errors
-from privalign.aligner import ScoringFailed
+from privalign.aligner import NothingToSelect, ScoringFailed
+from privalign.aligner.answers import Fault
 from privalign.gateway.errors import ApiError, of_failure
 from privalign.ledger import KeyExhausted, KeyRefused, LedgerFailed, UnknownAccount
 from privalign.policies.completions import UpstreamFailed
@@ -45,7 +46,12 @@ FINAL, LATER, PLAIN = "false", "retry-after", None
         (UpstreamFailed(SECRET, 400, words="too long"), 400, "refused_by_model", PLAIN),
         (UpstreamFailed(SECRET, 429, 3.0), 429, "backend_busy", LATER),
         (UpstreamFailed(SECRET, 403), 502, "backend_misconfigured", FINAL),
-        (UpstreamFailed(SECRET, 503, 9.0), 502, "backend_unavailable", LATER),
+        (UpstreamFailed(SECRET, 503, 9.0), 503, "backend_unavailable", LATER),
+        (UpstreamFailed(SECRET), 503, "backend_unavailable", LATER),
+        (UpstreamFailed(SECRET, 500, float("inf")), 503, "backend_unavailable", LATER),
+        (NothingToSelect([Fault.SILENT, Fault.CUT]), 502, "unusable_answers", FINAL),
+        (NothingToSelect([Fault.CUT, Fault.CUT]), 400, "unusable_answers", PLAIN),
+        (NothingToSelect([Fault.SILENT, Fault.DISOBEDIENT]), 400, "unusable_answers", PLAIN),
         (ScorerUntouched(SECRET, 422), 400, "not_scorable", PLAIN),
         (ScorerUntouched(SECRET, 429, 3.0), 429, "backend_busy", LATER),
         (ScorerUntouched(SECRET), 503, "backend_unavailable", LATER),

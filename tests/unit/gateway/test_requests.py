@@ -207,3 +207,45 @@ def test_logprobs_are_a_few_for_a_token(most: Any) -> None:
     with pytest.raises(ApiError) as refusal:
         parse(logprobs=True, top_logprobs=most)
     assert (refusal.value.status, refusal.value.param) == (400, "top_logprobs")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "none", "auto", "required", {"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "x"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_choices_of_tools_pass(choice: Any) -> None:
+    assert parse(tools=[FUNCTION, CUSTOM], tool_choice=choice).request.parameters["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("tools", [None, [], [FUNCTION]])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "any", "", 5, True, [], {}, {"type": "function"}, {"type": "function", "function": {"name": "g"}}, {"function": {"name": "f"}},
+        {"type": "function", "function": {"name": 3}}, {"type": "function", "name": "f"}, {"type": "allowed_tools", "allowed_tools": {}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"function": {"name": "g"}}, None, 3]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_choice_that_nobody_can_keep_is_refused(choice: Any, tools: Any) -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse(tools=tools, tool_choice=choice)
+    assert (refusal.value.status, refusal.value.param) == (400, "tool_choice")
+
+
+def test_a_call_that_must_be_made_needs_tools() -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        with pytest.raises(ApiError, match="tool_choice: asks for a call, and there are no tools"):
+            parse(tool_choice=choice)
+    assert parse(tool_choice="auto").request.parameters == {"tool_choice": "auto"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("stop", ""), ("stop", ["a", ""]), ("functions", [{"name": "f"}]), ("function_call", "auto")])
+def test_what_would_leave_nothing_to_select_from_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse(**{name: value})
+    assert (refusal.value.status, refusal.value.param) == (400, name)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from privalign.errors import MissingDependency
 from privalign.policies import openai
+from privalign.policies.callables import CallablePolicy
 from privalign.policies.completions import error_message, read_completion
 from privalign.policies.openai import OpenAIPolicy
+from privalign.policies.protocol import default_parameters
 from privalign.types import Candidate
 
 
@@ -72,7 +74,17 @@ def test_what_the_model_said_is_kept() -> None:
     assert broken.text == "half \ufffd"
 
 
-@settings(deadline=None)
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_from_what_is_said(name: str) -> None:
+    (thought,) = read([choice("blue") | {"message": {"content": "blue", name: "sky?"}}], 1).values()
+    assert (thought.text, thought.reasoning, thought.scored_text) == ("blue", "sky?", "blue")
+    (cut,) = read([choice(None, finish_reason="length") | {"message": {"content": None, name: "sky?"}}], 1).values()
+    assert (cut.text, cut.reasoning) == ("", "sky?")
+    (other,) = read([choice("blue") | {"message": {"content": "blue", name: {"text": "sky?"}}}], 1).values()
+    assert other.reasoning is None
+
+
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.integers(0, 10**6))
 def test_shares_of_a_reported_sum_add_up_to_it(texts: list[str], reported: int) -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": reported}
@@ -83,7 +95,17 @@ def test_shares_of_a_reported_sum_add_up_to_it(texts: list[str], reported: int) 
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {}, {"prompt_tokens": None, "completion_tokens": 3}, {"prompt_tokens": 1, "completion_tokens": 1.5}]
+    "usage",
+    [
+        None,
+        {},
+        {"prompt_tokens": None, "completion_tokens": 3},
+        {"prompt_tokens": 1, "completion_tokens": 1.5},
+        {"prompt_tokens": -5, "completion_tokens": 3},
+        {"prompt_tokens": 5, "completion_tokens": -3},
+        {"prompt_tokens": 1e30, "completion_tokens": 3},
+        {"prompt_tokens": 5, "completion_tokens": 10**30},
+    ],
 )
 def test_usage_that_is_not_reported_is_not_invented(usage: Any) -> None:
     assert read([choice("a", 0)], 1, usage=usage)[0].usage is None
@@ -134,3 +156,8 @@ def test_missing_httpx_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingDependency, match="pip install httpx"):
         OpenAIPolicy("http://host/v1", "m")
+
+
+def test_what_a_policy_takes_by_itself_is_public() -> None:
+    assert default_parameters(OpenAIPolicy("http://host/v1", "m", parameters={"max_tokens": 5})) == {"max_tokens": 5}
+    assert default_parameters(CallablePolicy(lambda request, count: [], "none")) == {}

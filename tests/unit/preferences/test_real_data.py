@@ -37,6 +37,7 @@ def folder() -> Path:
     return Path(os.environ["PRIVALIGN_DATA"]) / "alpaca-judged"
 
 
+@pytest.mark.soak
 def test_eighteen_points_over_base_at_one_epsilon() -> None:
     training = read_judged(folder() / "train.jsonl.gz")
     prompts = read_judged(folder() / "scored.jsonl.gz")

@@ -7,6 +7,7 @@ the wording of the rubric is ours. The system text goes in front of the user tur
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from privalign.types import Message
 
@@ -46,11 +47,11 @@ _RUBRIC = """\
 {levels}
 
 ###Feedback: """
-_RESULT = re.compile(r"\[\s*RESULT\s*\]", re.IGNORECASE)
-_OPENED, _CLOSED = r"""[\s*_`"'$:=<(\[{\\]*""", r"""[*_`"'$>)\]}\\]*"""
+_RESULT = re.compile(r"\\?[\[【]\s*RESULT\s*\\?[\]】]", re.IGNORECASE)
+_OPENED, _CLOSED = r"""[\s*_`"'$:#=<>→⇒(\[{\\]*""", r"""[*_`"'$>)\]}\\]*"""
 _SCORE = re.compile(
     rf"{_OPENED}(?:[-–—]\s+)?{_OPENED}(?:(?:the\s+)?(?:final\s+|overall\s+)?(?:score|rating|result|grade)\b(?:\s+(?:is|of))?{_OPENED})?(?:boxed)?{_OPENED}"
-    rf"(?P<score>[1-5])(?:\.0+)?{_CLOSED}(?:\s*(?:/|out\s+of|of)\s*(?P<most>\d+(?:\.\d+)?))?{_CLOSED}"
+    rf"(?P<score>[1-5])(?:\.0+)?{_CLOSED}(?:\s*(?:points?|stars?)\b)?(?:\s*(?:/|out\s+of|of)\s*(?P<most>\d+(?:\.\d+)?))?{_CLOSED}"
     r"(?!\.?\d|\s*%|\w|\s*(?:[-–—,/]|to|or|and|of)\s*\d)",
     re.IGNORECASE,
 )
@@ -76,6 +77,6 @@ def judged_score(feedback: str) -> float | None:
     Marks and brackets around it, "Score:" before it and "/5" behind mean nothing. The last `[RESULT]` that anything follows counts: a
     response that quotes the mark, and is quoted in the feedback, must not decide.
     """
-    answers = [answer for answer in _RESULT.split(feedback)[1:] if re.search(r"\w", answer)]
+    answers = [answer for answer in _RESULT.split(unicodedata.normalize("NFKC", feedback))[1:] if re.search(r"\w", answer)]
     found = _SCORE.match(answers[-1]) if answers else None
     return (int(found["score"]) - 1) / 4 if found and found["most"] in (None, "5") else None

@@ -1,4 +1,4 @@
-"""Markdown, HTML and LaTeX around an answer taken away, so that a grammar of plain words can read it.
+"""Markdown, HTML, JSON and LaTeX around an answer taken away, so that a grammar of plain English words can read it.
 
 What remains of a formula is ▢, of a box its content between ⟦ and ⟧; a formula that is one letter, or begins with a letter in text
 type and parentheses, becomes that letter.
@@ -6,8 +6,12 @@ type and parentheses, becomes that letter.
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
+
+from privalign.experiments.stages.fields import as_lines
+from privalign.experiments.stages.languages import in_english
 
 FORMULA, OPEN, CLOSE = "▢", "⟦", "⟧"
 
@@ -15,19 +19,28 @@ _TYPE = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|texttt|mathrm|mathbf|mathit|mathsf|mathtt|mathbb|boldsymbol|bm|emph|underline|mbox|"
     r"hbox)\s*\{([^{}]*)\}"
 )
-_OLD_TYPE = re.compile(r"\\(?:bf|rm|it|sf|tt|bfseries|displaystyle|large|Large)\b")
+_OLD_TYPE = re.compile(r"\\(?:begin|end)\{(?:center|quote|answer|flushleft)\}|\\(?:bf|rm|it|sf|tt|bfseries|displaystyle|large|Large)\b")
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*")
 _SPACE = re.compile(r"\\(?:[ ,;:!]|quad\b|qquad\b|hspace\{[^}]*\})|~(?=\S)|\u00a0")
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|Longrightarrow|therefore)\b")
 _SPANS = re.compile(r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$(.+?)\$\$|\$(?=\S)((?:[^$\n]{0,300}?\S)??)\$(?!\d)", re.DOTALL)
 _PROSE = re.compile(r"(?<![\\{\w])[a-z]{2,} [a-z]{2,}")
 _ONE_LETTER = re.compile(r"\s*(\(\s*[A-Za-z]\s*\)|\[\s*[A-Za-z]\s*\]|[A-Za-z][.)]?)\s*")
+_WORDS = re.compile(r"\s*(?:⇒|[A-Za-z]{3,}[ :])[A-Za-z\s:.,()]*")
+_CONCLUDED = re.compile(r"⇒\s*(\([A-Z]\))\s*$")
 _LETTER_AND_MORE = re.compile(r"\s*(\([A-Z]\)|[A-Z][.:)])(?=\s)")
 _TAG = re.compile(
     r"</?(?:b|strong|i|em|u|p|br|span|code|div|li|ul|ol|h[1-6]|think|thinking|reasoning|explanation|mark|"
     r"center)\b[^<>]*>",
     re.IGNORECASE,
 )
+_ROLE = re.compile(r"<\|(?:im_start|start_header_id|assistant|begin_of_text)\|>|\[/?INST\]|<s>|<start_of_turn>(?:model)?")
+_TURN_END = re.compile(r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<end_of_turn>|<eos>|<EOS_TOKEN>)")
+_IN_ANGLES = re.compile(r"<{1,3} ?([A-Z]) ?>{1,3}")  # unless it is HTML
+_IN_BRACES = re.compile(r"(^|[\s:])\{ ?([A-Za-z]) ?\}(?=[\s.]|$)")
+_HEADING = re.compile(r"^ *#{1,6} ([^:\n]*[^\s:.!?]) *\n(?=\s*\S)", re.MULTILINE)  # of a section
+_MARKED = re.compile(r"\bans(?:wer)?\b\s*[-:|>~=]+[\s:|>~=-]*(?=\(?[A-Z]\b)", re.IGNORECASE)
+_FACE = re.compile(r"[ \t][:;]-?[)D](?=\s|$)")
 _REPEATED = re.compile(r"([^\w.:\[\]])\1{2,}")  # so that no pattern meets a long run of marks; also blank lines
 # letters in black circles and squares, which are no compatibility forms; of other pictures only ticks and crosses mean something
 _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for place in range(26)} | {
@@ -36,16 +49,19 @@ _SIGNS = {start + place: chr(65 + place) for start in (0x1F150, 0x1F170) for pla
     for code in span
     if chr(code) not in "✓✔✅✗✘❌✖➔➜"
 }
-_ANSWER_TAG = re.compile(r"<(?:final_?)?answer>", re.IGNORECASE)
-_END_TAG = re.compile(r"</(?:final_?)?answer>", re.IGNORECASE)
+_BRACKETS = str.maketrans("【】〔〕", "[][]")
+_STOPS = str.maketrans(dict.fromkeys("。।۔", ". "))
 
 
 def plain(text: str) -> str:
     """The text in plain words: compatibility forms (full width, circled, bold) as ordinary letters, no emphasis, no quotes."""
-    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).replace("\r\n", "\n").replace("\\$", "¤")
-    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", text)))
+    text = _TURN_END.split(_ROLE.sub(" ", text), maxsplit=1)[0]
+    text = re.sub(r"\\n(?![a-z])", "\n", html.unescape(text))  # of texts that were encoded once more
+    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_STOPS).replace("\r\n", "\n").replace("\\$", "¤")
+    text = _boxes(_without_type(re.sub(r"~~[^~\n]+~~", " ", as_lines(_FACE.sub("", text)))))
     text = _SPANS.sub(_formula, text)
-    return _without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text)))
+    text = _without_marks(_ARROW.sub(" ⇒ ", _SPACE.sub(" ", text)))
+    return in_english(_MARKED.sub("answer: ", text))
 
 
 def _without_type(text: str) -> str:
@@ -62,7 +78,12 @@ def _boxes(text: str) -> str:
     pieces, place = [], 0
     while match := _BOX.search(text, place):
         end, content = _braced(text, match.end())
-        pieces += [text[place : match.start()], OPEN, _label_or_words(_BOX.sub("", content).strip("{} ")), CLOSE]
+        pieces += [
+            text[place : match.start()],
+            OPEN,
+            _label_or_words(_BOX.sub("", content).replace("\\{", "").replace("\\}", "").strip("{} ")),
+            CLOSE,
+        ]
         place = end
     return "".join([*pieces, text[place:]])
 
@@ -86,9 +107,13 @@ def _formula(span: re.Match[str]) -> str:
         return "".join(re.findall(f"{OPEN}[^{CLOSE}]*{CLOSE}", content))
     if _PROSE.search(content) and span.group(4):  # two amounts of dollars
         return span.group()
-    content = _SPACE.sub(" ", content)
+    content = _ARROW.sub("⇒", _SPACE.sub(" ", content))
     if one := _ONE_LETTER.fullmatch(content):
         return one[1]
+    if _WORDS.fullmatch(content):
+        return content
+    if concluded := _CONCLUDED.search(content):
+        return f"{FORMULA} ⇒ {concluded[1]}"
     return label if (label := _label_or_words(content)) != content else FORMULA
 
 
@@ -99,11 +124,12 @@ def _label_or_words(content: str) -> str:
 
 
 def _without_marks(text: str) -> str:
-    text = _END_TAG.sub("\n", _ANSWER_TAG.sub("\nanswer: ", text))
-    text = _TAG.sub("", text)
+    text = _IN_ANGLES.sub(lambda angles: angles.group() if f"</{angles[1]}>" in text else f"({angles[1]})", text)
+    text = _IN_BRACES.sub(r"\1(\2)", text)
+    text = _HEADING.sub(r"\1:\n", _TAG.sub("", text))
     text = re.sub(r"\*\*|```\w*|`|(?<![A-Za-z0-9])__|__(?![A-Za-z0-9])", "", text)
     text = re.sub(r"(?<![\w*])([*_])([^\s*_](?:[^*_\n]*[^\s*_])?)\1(?![\w*])", r"\2", text)
-    text = re.sub(r"[\"“”„«»「」『』《》〈〉‹›]", "", text).replace("【", "[").replace("】", "]").replace("’", "'").replace("‘", "'")
+    text = re.sub(r"[\"“”„«»「」『』《》〈〉‹›]", "", text).translate(_BRACKETS).replace("’", "'").replace("‘", "'")
     text = re.sub(r"(?<!\w)'([^'\n]{1,60})'(?!\w)", r"\1", text)
     text = re.sub(r"[\u2010\u2011]", "-", text)
     text = _REPEATED.sub(r"\1\1", re.sub(r"[^\S\n]+", " ", text))

@@ -24,11 +24,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from privalign.errors import BackendFailed, MissingDependency
+from privalign.experiments.stages.fields import as_lines
 from privalign.experiments.stages.wording import retractions
 
 START = 120.0  # seconds that a child may take to import sympy on a busy machine
 LONGEST = 20_000  # letters from the end of an answer that are looked at: final answers stand there, and some patterns are slow
 CLOSE = 1e-6  # relative distance up to which a number with decimals equals another
+PLACEHOLDERS = frozenset({"n/a", "na", "nan", "none", "null", "nil", "unknown", "undefined", "tbd", "todo"})  # read as symbols otherwise
 _READY, _RIGHT, _WRONG, _UNTOLD = "ready", "right", "wrong", "untold"
 
 
@@ -69,12 +71,12 @@ class Verifier:
         return {_RIGHT: True, _WRONG: False}.get(self._ask(gold, answer[-LONGEST:]) or _UNTOLD)
 
     def can_read(self, gold: str) -> bool:
-        """Whether a gold answer is an expression that answers can be compared with.
+        """Whether a gold answer is an expression that answers can be compared with, and stands for no missing one.
 
         Raises:
             BackendFailed: as `is_right`.
         """
-        return self._ask(gold, None) == _RIGHT
+        return gold.strip().lower() not in PLACEHOLDERS and self._ask(gold, None) == _RIGHT
 
     def _ask(self, gold: str, answer: str | None) -> str | None:
         """The child's word; None: it had none in time."""
@@ -148,8 +150,9 @@ _PHRASE = re.compile(
 )
 _CHECK = re.compile(r"\b(?:check|verify|confirm|test)(?:ing)? (?:our|the|this|that|my)(?: final)? $", re.IGNORECASE)
 _WORDS_IN_BRACKETS = re.compile(r"(?<!\\)\[[A-Za-z][A-Za-z ,.']+\]")  # math-verify would take them for a formula
+_LEAD = re.compile(r"^\s*\\text\s*\{[^{}]*\banswer\b[^{}]*\}")  # "The answer is", in the box
 _STOP = re.compile(r"\n|[.!?](?=\s|$)")
-_SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)[eE]([-+]?\d+)(?![\w.]*\w)")
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d+)?)(?:[eE]([-+]?\d+)(?![\w.]*\w)|\s+[x×*]\s+10\^\{?([-+]?\d+)\}?)")
 
 
 def last_statement(text: str) -> str | None:
@@ -158,6 +161,7 @@ def last_statement(text: str) -> str | None:
     That is the last box, with those in front of it that belong to one answer (a comma, "and", or a line end between); or "the answer is"
     with a value, where it comes after the last box; or, without either, all of the text.
     """
+    text = as_lines(text)
     boxes = list(_boxes(text))
     phrases = [phrase for phrase in _PHRASE.finditer(text) if not _CHECK.search(text, max(0, phrase.start() - 30), phrase.start())]
     phrase = phrases[-1] if phrases else None
@@ -169,20 +173,24 @@ def last_statement(text: str) -> str | None:
         first = len(boxes) - 1
         while first and _BETWEEN.fullmatch(text, boxes[first - 1][1], boxes[first][0]):
             first -= 1
-        found, end = ", ".join(f"$\\boxed{{{scientific(content)}}}$" for _, _, content in boxes[first:]), boxes[-1][1]
+        found, end = ", ".join(f"$\\boxed{{{scientific(_LEAD.sub('', content))}}}$" for _, _, content in boxes[first:]), boxes[-1][1]
     else:
         return _in_latex(_WORDS_IN_BRACKETS.sub(" ", text))
     return None if _taken_back(text[end : end + 160]) else found
 
 
 def scientific(expression: str) -> str:
-    """1.6e-19, which LaTeX would take for 1.6·e − 19, as a power of ten."""
-    return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", expression)
+    """1.6e-19, which LaTeX would take for 1.6·e − 19, and 1.6 x 10^-19 as powers of ten."""
+    return _SCIENTIFIC.sub(_power, expression)
+
+
+def _power(found: re.Match[str]) -> str:
+    return f"{found[1]}\\times 10^{{{found[2] or found[3]}}}"
 
 
 def _in_latex(text: str) -> str:
     """Text in which powers of ten are formulas, where it has no others."""
-    return text if "$" in text or "\\(" in text else _SCIENTIFIC.sub(r"$\1\\times 10^{\2}$", text)
+    return text if "$" in text or "\\(" in text else _SCIENTIFIC.sub(lambda found: f"${_power(found)}$", text)
 
 
 def _boxes(text: str) -> Iterator[tuple[int, int, str]]:
@@ -230,7 +238,7 @@ def serve() -> None:
 
     def verdict(gold: str, answer: str | None) -> str:
         if answer is None:
-            return _RIGHT if _is_read(parsed(gold)) else _UNTOLD
+            return _RIGHT if _is_read(parsed(gold)) and _equal(parsed(gold), parsed(gold)) else _UNTOLD
         statement = last_statement(answer)
         found = [] if statement is None else parse(statement, forms, parsing_timeout=None)
         if found and _equal(parsed(gold), found):
@@ -247,8 +255,14 @@ def serve() -> None:
 
 
 def _is_read(parsed: list[Any]) -> bool:
-    """Whether there is an expression, and not only the text of one."""
-    return bool(parsed) and not isinstance(parsed[0], str)
+    """Whether there is an expression with a value, and not only the text of one."""
+    return bool(parsed) and not isinstance(parsed[0], str) and not _has_no_value(parsed[0])
+
+
+def _has_no_value(expression: Any) -> bool:
+    from sympy import nan, zoo
+
+    return bool(expression.has(nan, zoo))
 
 
 def _equal(gold: list[Any], answer: list[Any]) -> bool:

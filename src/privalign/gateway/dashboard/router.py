@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -20,14 +19,15 @@ from starlette.responses import RedirectResponse, Response
 from privalign.accounting.rules import SPENT
 from privalign.aligner import ServedModel
 from privalign.errors import CheckFailed
+from privalign.gateway import causes
 from privalign.gateway.dashboard import chart, figures, guarantee
 from privalign.gateway.dashboard.followers import Followed, Followers
 from privalign.gateway.dashboard.history import HORIZONS, Horizon
 from privalign.gateway.dashboard.pages import HEADERS, LIVE_HEADER, PREFIX, STATIC, render
 from privalign.gateway.dashboard.sessions import Network, Session, Sessions, Tries, same_origin, visitor
+from privalign.gateway.facts import facts_of
 from privalign.ledger import Entry, KeyRefused, Ledger, LedgerBehind, LedgerFailed, Role, UnknownAccount
 
-_LOG = logging.getLogger(__name__)
 _READ = ["GET", "HEAD"]
 _EVERY = [*_READ, "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 KINDS = ("create", "reserve", "settle", "void", "expire", "raise", "move")
@@ -102,13 +102,13 @@ class _Page(APIRoute):
             except UnknownAccount:
                 return _error(request, 404, "There is no account of that name.")
             except LedgerBehind as error:
-                _LOG.error("%s", error)
+                causes.tell(facts_of(request.scope), error)
                 return _error(request, 503, f"Nothing is answered. {error}.")
             except LedgerFailed as error:
-                _LOG.error("%s", error)
+                causes.tell(facts_of(request.scope), error)
                 return _error(request, 503, "The ledger cannot be read at the moment. The gateway's log says why.")
             except Exception as error:
-                _LOG.error("the dashboard failed: %s", type(error).__name__)  # the type alone: messages may quote anything
+                causes.tell(facts_of(request.scope), error)
                 return _error(request, 500, "This page could not be made. Nothing was changed.")
 
         return page

@@ -43,6 +43,11 @@ from privalign.experiments.stages.judge import CRITERION, judge_messages, judged
         ("It quotes [RESULT] 5 itself. [RESULT] 2", 0.25),
         ("[RESULT] 3 — no, [RESULT] **4**", 0.75),
         ("[RESULT] 4 [RESULT]", 0.75),
+        ("\\[RESULT\\] 4", 0.75),
+        ("【RESULT】４", 0.75),
+        ("[RESULT] → 4", 0.75),
+        ("[RESULT] => #4", 0.75),
+        ("[RESULT] 4 points out of 5", 0.75),
     ],
 )
 def test_a_score_is_brought_to_the_unit_interval(feedback: str, score: float) -> None:
@@ -64,6 +69,7 @@ def test_a_score_is_brought_to_the_unit_interval(feedback: str, score: float) ->
         "[RESULT] 55",
         "[RESULT] **6**",
         "[RESULT] 4/10",
+        "[RESULT] 4 points out of 10",
         "[RESULT] 4 out of 4",
         "[RESULT] 4%",
         "[RESULT] 4-5",

@@ -51,6 +51,16 @@ def verifier() -> Iterator[Verifier]:
         ("0.5", "\\boxed{50\\%}"),
         ("\\text{Evelyn}", "\\boxed{\\text{Evelyn}}"),
         ("70000", "The answer is \\$70,000."),
+        ("5", '{"reasoning": "2 + 3 is 5, not 6", "answer": "5"}'),
+        ("5", '{"answer": "5", "explanation": "since 7 is odd"}'),
+        ("5", "<think>maybe 4</think><answer>5</answer>"),
+        ("\\frac12", "<answer>\\frac{1}{2}</answer>"),
+        ("5", "\\boxed{4}. But that is not correct. So \\boxed{5}."),
+        ("5", "\\boxed{\\text{The answer is } 5}"),
+        ("2.5 x 10^-3", "\\boxed{0.0025}"),
+        ("2.5\\times 10^{-3}", "The answer is 2.5 x 10^-3."),
+        ("1e-10", "\\boxed{1.0000001\\times 10^{-10}}"),
+        ("\\sqrt{2}\\times 10^{-9}", "\\boxed{1.41421356\\times 10^{-9}}"),
     ],
 )
 def test_right_answers(verifier: Verifier, gold: str, answer: str) -> None:
@@ -74,6 +84,12 @@ def test_right_answers(verifier: Verifier, gold: str, answer: str) -> None:
         ("0", "\\boxed{0.0000001}"),
         ("\\frac13", "\\boxed{0.3333}"),
         ("\\text{Evelyn}", "\\boxed{\\text{Carla}}"),
+        ("1e-10", "\\boxed{1.1\\times 10^{-10}}"),
+        ("-1e-10", "\\boxed{1\\times 10^{-10}}"),
+        ("1.5e-9 x", "\\boxed{1.6e-9 x}"),
+        ("2i\\times 10^{-9}", "\\boxed{3i\\times 10^{-9}}"),
+        ("1e-9 < x < 2e-9", "\\boxed{1e-9 < x < 3e-9}"),
+        ("0.00002", "\\boxed{0.00003}"),
     ],
 )
 def test_wrong_answers(verifier: Verifier, gold: str, answer: str) -> None:
@@ -91,6 +107,8 @@ def test_wrong_answers(verifier: Verifier, gold: str, answer: str) -> None:
         "\\boxed{" * 3000,
         "\\boxed{18}. Wait, that is wrong.",
         "The answer is 18. No, scratch that.",
+        "\\boxed{18}. But that is not correct.",
+        '{"answer": null}',
         "\x00\ud83d [ready] right",
     ],
 )
@@ -101,7 +119,7 @@ def test_what_cannot_be_told_is_none_and_never_false(verifier: Verifier, answer:
 @pytest.mark.parametrize(
     ("gold", "read"),
     [(gold, True) for gold in ("18", "-3.5", "\\frac{1}{2}", "1e-7", "p - q", "x < 3", "[0, 1)", "2, 3", "\\text{Evelyn}", "5\\%")]
-    + [(gold, False) for gold in ("", " ", "\\frac{1}{", "}{", "?", "...", "\\foo", "\\sqrt{")],
+    + [(gold, False) for gold in ("", " ", "\\frac{1}{", "}{", "?", "...", "\\foo", "\\sqrt{", "N/A", "None", "nan", " unknown ", "1/0")],
 )
 def test_a_gold_answer_can_be_read_or_not(verifier: Verifier, gold: str, read: bool) -> None:
     assert verifier.can_read(gold) is read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from privalign.accounting.rules import Basic
 from privalign.aligner import ServedModel
 from privalign.gateway.dashboard import make_router
 from privalign.gateway.dashboard.sessions import TRIES
+from privalign.gateway.logs import JsonLines
 from privalign.ledger import LedgerBehind, LedgerFailed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.privbon import PrivBoN
@@ -78,6 +80,28 @@ def test_every_page_stands_alone(officer: TestClient, path: str, town: Any) -> N
         assert address.startswith("/dashboard")
         assert officer.get(html.unescape(address)).status_code == 200
     assert officer.head(f"/dashboard{path}").status_code == 200
+
+
+def landmarks(page: str) -> list[tuple[str, str]]:
+    """Role and name of everything that a screen reader lists as a landmark."""
+    named = dict(re.findall(r'<h[1-3] id="([^"]+)">([^<]*)</h', page))
+    found = [("region", named[heading]) for heading in re.findall(r'<section[^>]* aria-labelledby="([^"]+)"', page)]
+    found += [
+        ("region", label)
+        for label in re.findall(r'<section[^>]* aria-label="([^"]+)"|role="region" aria-label="([^"]+)"', page)
+        for label in label
+        if label
+    ]
+    return found + [("navigation", label) for label in re.findall(r'<nav[^>]* aria-label="([^"]+)"', page)]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_two_landmarks_of_a_page_have_one_name(officer: TestClient, town: Any, path: str) -> None:
+    town.answer(20)
+    town.ledger.raise_budget("prefs", 9.5, "agreed")
+    found = landmarks(officer.get(f"/dashboard{path}").text)
+    assert found
+    assert len(set(found)) == len(found), found
 
 
 def test_no_page_reads_the_other_keys_but_their_own(officer: TestClient, town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,8 +395,9 @@ def test_a_fault_of_ours_is_a_page_without_details(
     monkeypatch.setattr(town.ledger, "accounts", broken)
     answer = officer.get("/dashboard")
     assert answer.status_code == 500
-    assert "planted" not in answer.text + caplog.text
-    assert "RuntimeError" in caplog.text
+    (logged,) = [JsonLines().format(record) for record in caplog.records]
+    assert "planted" not in answer.text + caplog.text + logged
+    assert json.loads(logged)["exception"] == "RuntimeError"
 
 
 def test_an_empty_ledger_says_how_to_make_an_account(town: Any, tmp_path) -> None:
