@@ -1,7 +1,7 @@
 """`evaluate` against its naive NumPy twin, processor time, side by side: ≥ 100 × (`authors` ≥ 30 ×) at no larger standard error.
 
 Both run on the same prompts, in the shape of the judged AlpacaEval file (200 prompts × 55 candidates, n ≤ 32, 50 replicates) and
-of long pools (10,000 candidates, n ≤ 4,096).
+of long pools (10,000 candidates, n ≤ 4,096). The twin draws with replacement; the default, without, is timed against `draw="with"`: ≤ 3 ×.
 Run: `pytest benchmarks/bench_evaluate.py -s`.
 """
 
@@ -67,7 +67,7 @@ def test_faithful(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
     def fast() -> Any:
-        return measure([block], rules, RANGE, Sensitivity.of_range(RANGE), replicates=REPLICATES)
+        return measure([block], rules, RANGE, Sensitivity.of_range(RANGE), draw="with", replicates=REPLICATES)
 
     fast()
     seconds, outcomes = best_of_three(fast)
@@ -86,6 +86,25 @@ def test_faithful(case: str, capsys: pytest.CaptureFixture[str]) -> None:
         print(f"  its standard errors are larger by {np.round(gain, 1)}: at equal ones ≥ {ratio * gain.min() ** 2:.0f} ×")
     # a pool of 10,000 is read and sorted whole where the twin draws a few thousand of it: there, at equal standard error
     assert (ratio if case == "alpaca" else ratio * gain.min() ** 2) >= 100
+
+
+@pytest.mark.parametrize(("candidates", "sizes"), [(55, CASES["alpaca"][2][:-1]), (128, CASES["alpaca"][2]), (10_000, CASES["paper"][2])])
+def test_draws_without_replacement(candidates: int, sizes: tuple[int, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """The default against `draw="with"`, whose expectations are in closed form: at most 3 × the processor time, in turn in one run."""
+    block = prompts(200 if candidates < 1000 else 8, candidates)
+    rules = [
+        rule for n in sizes for rule in (BoN(n), PrivBoN(n, SCALE), ITP(n, n, BETA), PrivITP(n, n, BETA, SIGMA_X, SIGMA_Z, default_tail(n)))
+    ]
+    seconds: dict[str, list[float]] = {"with": [], "without": []}
+    for _ in range(8):
+        for draw, times in seconds.items():
+            started = time.process_time()
+            measure([block], rules, RANGE, Sensitivity.of_range(RANGE), draw=draw, replicates=REPLICATES)
+            times.append(time.process_time() - started)
+    closed, sampled = (min(times) for times in seconds.values())
+    with capsys.disabled():
+        print(f"\nwithout replacement, {candidates} candidates: {sampled:.3f} s; with {closed:.3f} s: {sampled / closed:.2f} ×")
+    assert sampled <= 3 * closed
 
 
 @pytest.mark.parametrize("case", CASES)

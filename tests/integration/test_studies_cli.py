@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from privalign.cli.simulate import simulate
@@ -113,6 +114,77 @@ def test_all_studies_of_a_recipe(scored: Path, tmp_path: Path) -> None:
     recipe.write_text("")
     with pytest.raises(InvalidInput, match="no study in it"):
         CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run)], catch_exceptions=False)
+
+
+def graded(run: Path, rewards: list[float], prompts: int = 3) -> Path:
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    rows = [
+        {"prompt_id": number, "prompt": "p", "text": "t", "is_correct": float(i % 2), "proxy_reward": reward}
+        for number in range(prompts)
+        for i, reward in enumerate(rewards)
+    ]
+    (run / "grade").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), run / "grade" / "part-00000.parquet")
+    return run
+
+
+def all_of(recipe: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, ["all", "--recipe", str(recipe), *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_study_that_fails_stops_no_other_one(tmp_path: Path) -> None:
+    run, recipe = graded(tmp_path / "run", [0.1, 0.5, 0.9]), tmp_path / "recipe.toml"
+    comparison = 'kind = "comparison"\nrange = [0, 1]\nmechanisms = ["bon"]\nn_grid = [{}]\n'
+    tables = {"first": comparison.format(9), "second": comparison.format(2), "third": comparison.format(8)}
+    recipe.write_text("".join(f"[evaluate.{name}]\n{table}" for name, table in tables.items()))
+    with pytest.raises(InvalidInput, match=r"\[evaluate.third\] n_grid: no prompt has the 8 usable"):
+        all_of(recipe, "--run", run)
+    assert [path.name for path in (run / "studies").iterdir()] == ["second.json"]
+    assert set(json.loads((run / "studies.json").read_text())["studies"]) == set(tables)
+    printed = CliRunner().invoke(app, ["all", "--recipe", str(recipe), "--run", str(run), "--json"])
+    assert isinstance(printed.exception, InvalidInput)  # the command's exit code
+    assert (printed.stdout, len(printed.stderr.splitlines())) == ("", 1)
+    assert "[evaluate.first] n_grid: no prompt has the 9 usable" in printed.stderr
+
+
+def test_prompts_of_several_runs_pool(tmp_path: Path) -> None:
+    """Also where both number their prompts alike; the document tells the candidates of both by their digests."""
+    runs = [graded(tmp_path / name, rewards) for name, rewards in (("a", [0.1, 0.5, 0.9]), ("b", [50.0, 60.0, 70.0]))]
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[evaluate.comparison]\nrange = [0, 1]\nmechanisms = ["bon"]\nn_grid = [2]\n')
+    both = ("--run", runs[0], "--run", runs[1])
+    with pytest.raises(InvalidInput, match="--out: missing; several runs pool"):
+        all_of(recipe, *both)
+    done = all_of(recipe, *both, "--out", tmp_path / "pooled", "--json")
+    study = json.loads((tmp_path / "pooled" / "studies" / "comparison.json").read_text())
+    assert study["settings"]["prompts"] == 6
+    assert len({file["sha256"] for file in study["settings"]["files"]}) == 2
+    assert study["settings"]["reward"] == "proxy_reward"
+    assert "privalign" in study["settings"]["versions"]
+    warning = "privalign: warning: [evaluate.comparison] range: 9 of 18 rewards lie outside 0 … 1 and count as its ends (0 below, 9 above;"
+    assert done.stderr.startswith(warning)
+    assert study["settings"]["warning"].startswith("range: 9 of 18")
+    assert json.loads(all_of(recipe, *both, "--out", tmp_path / "pooled", "--json").stdout)["resumed"] == 1
+    assert not (runs[0] / "studies").exists()
+
+
+def test_tables_whose_files_are_one_on_some_disks_are_refused(tmp_path: Path) -> None:
+    run, recipe = graded(tmp_path / "run", [0.1, 0.5, 0.9]), tmp_path / "recipe.toml"
+    recipe.write_text("".join(f'[evaluate.{name}]\nkind = "budget"\nrange = [0, 1]\n' for name in "aA"))
+    with pytest.raises(InvalidInput, match="share a file on some disks; rename one"):
+        all_of(recipe, "--run", run)
+    assert not (run / "studies").exists()
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "matched"])  # the same lines, and the slowest study
+def test_studies_warn_of_a_range_that_cuts(command: str, scored: Path) -> None:
+    done = CliRunner().invoke(app, [command, str(scored), "--range", "-2,-1", *COMMANDS[command], "--json"], catch_exceptions=False)
+    settings = json.loads(done.stdout)["settings"]
+    assert settings["clamped"] == {"below": 0, "above": 48, "of": 48}
+    assert done.stderr == f"privalign: warning: {settings['warning']}\n"
+    assert settings["file"] == "scored.jsonl"
+    assert settings["files"][0]["sha256"]
+    assert settings["versions"]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_the_mean_cost_is_that_of_realised_events() -> None:
 
     rule = RULES[-1]
     block = ScoredPrompts(np.array([0, POOL.size]), POOL, np.zeros(POOL.size))
-    outcomes = measure([block], [rule], RANGE, SENSITIVITY, delta=1e-5, replicates=2000)
+    outcomes = measure([block], [rule], RANGE, SENSITIVITY, delta=1e-5, draw="with", replicates=2000)
     rng, noise = np.random.default_rng(1), SeededRandomness(2)
     spent = []
     for _ in range(1500):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import bars, basis, print_json, print_table, replacing, to_json
+from privalign.cli.output import bars, basis, check_output, print_json, print_table, replacing, to_json, warn_of
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -26,19 +26,19 @@ _SHOWN = {  # heading, and the keys behind it
     "n": ("n",),
     "gold": ("true_mean",),
     "lift, points": ("lift_pp", "lift_se_pp"),
-    "reward": ("proxy_mean",),
-    "win rate": ("win_rate",),
+    "reward": ("proxy_mean", "proxy_se"),
+    "win rate": ("win_rate", "win_rate_se"),
     "rounds": ("halting_mean",),
     "ε": ("epsilon",),
 }
 
 
 def evaluate(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="Scored, graded candidates: JSONL or a JSON array (plain or gzip), Parquet, or a folder of Parquet shards.",
-            metavar="FILE",
+            help="Scored, graded candidates: JSONL or a JSON array (plain or gzip), Parquet, or a folder of Parquet shards; several pool.",
+            metavar="FILE…",
             show_default=False,
         ),
     ],
@@ -50,7 +50,11 @@ def evaluate(
     ] = "faithful",
     draw: Annotated[
         str | None,
-        typer.Option("--draw", help="Draws from a prompt's candidates: with (default) or without replacement.", metavar="with|without"),
+        typer.Option(
+            "--draw",
+            help="Draws without replacement (default): a pool is a sample of the policy. With: the pool is the policy.",
+            metavar="without|with",
+        ),
     ] = None,
     replicates: Annotated[int, typer.Option("--replicates", help="Random draws a prompt where there is no closed form.")] = 50,
     workers: Annotated[
@@ -77,6 +81,9 @@ def evaluate(
 
     Rewards are treated as public here, and what is printed is computed from them: not a private release.
     """
+    from privalign.experiments.scored import provenance
+    from privalign.experiments.study import titled
+
     chosen = ("n2", "range", "sensitivity", "certificate", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")
     given = {name: value for name, value in locals().items() if name in chosen and value is not None}
     names, sizes = _names(mechanisms), _sizes(n_grid)
@@ -86,43 +93,58 @@ def evaluate(
         "workers": len(os.sched_getaffinity(0)) if workers is None else workers,
     }
     with contextlib.ExitStack() as stack:
-        target = None if out is None else stack.enter_context(replacing(out, file))
+        target = None if out is None else stack.enter_context(_replacing(out, files))
         progress = stack.enter_context(bars())
         run["progress"] = lambda done: progress("prompts", done, None)
         if protocol == "faithful":
-            study = _faithful(file, reward, names, sizes, given, run | {"draw": draw or "with"})
+            study = _faithful(files, reward, names, sizes, given, run | {"draw": draw or "without"})
         elif protocol == "authors":
             if draw is not None:
                 raise InvalidInput("--draw", "protocol authors draws without replacement; leave it out")
-            study = _authors(file, reward, names, sizes, given, run)
+            study = _authors(files, reward, names, sizes, given, run)
         else:
             raise InvalidInput("--protocol", f"{protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        study = replace(study, settings={"file": file.name, "reward": reward, **study.settings})
+        origin = provenance(files, reward)
+        study = replace(study, title=titled(study, origin), settings={**origin, **study.settings})
         if target is not None:
             target.write(to_json(study.to_json()) + "\n")
+    warn_of(study.settings)
     if json:
         print_json(study.to_json())
     else:
         _print(study)
 
 
-def _faithful(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+@contextlib.contextmanager
+def _replacing(out: Path, files: Sequence[Path]) -> Iterator[IO[str]]:
+    """As `replacing`, and none of the files that are read."""
+    for file in files:
+        check_output(out, file)
+    with replacing(out) as target:
+        yield target
+
+
+def _faithful(
+    files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
+) -> Study:
     from privalign.experiments import comparison
-    from privalign.experiments.scored import read_scored
+    from privalign.experiments.scored import read_pooled
 
     if "range" not in given:
         raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
     stated: dict[str, Any] = {name: given.pop(name) for name in ("range", "sensitivity", "certificate") if name in given}
     sensitivity = parse({"mechanism": "base", **stated}).sensitivity
-    return comparison.faithful(lambda: read_scored(file, reward), sensitivity, names, sizes, given, **run)
+    return comparison.faithful(lambda: read_pooled(files, reward), sensitivity, names, sizes, given, **run)
 
 
-def _authors(file: Path, reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]) -> Study:
+def _authors(
+    files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
+) -> Study:
     from privalign.experiments import comparison
-    from privalign.experiments.scored import read_scored
+    from privalign.experiments.scored import read_pooled
 
     given.pop("range", None)  # the protocol z-scores
-    return comparison.published(lambda: read_scored(file, reward), names, sizes, given, **run)
+    return comparison.published(lambda: read_pooled(files, reward), names, sizes, given, **run)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -150,10 +172,20 @@ def _print(study: Study) -> None:
     typer.secho(study.notice, bold=True)
     if "private" in study.settings:
         typer.secho(study.settings["private"], bold=True)
-    print_table(tuple(_SHOWN), ([" ± ".join(_cell(key, row[key]) for key in keys) for keys in _SHOWN.values()] for row in study.rows))
+    if study.settings.get("draw") == "with":
+        typer.secho(study.settings["draws"], bold=True)
+    print_table(tuple(_SHOWN), ([_cells(row, keys) for keys in _SHOWN.values()] for row in study.rows))
+    for reason in dict.fromkeys(row["reason"] for row in study.rows if row["reason"]):
+        lacking = ", ".join(f"{row['mechanism']} {row['n']}" for row in study.rows if row["reason"] == reason)
+        typer.echo(f"none for {lacking}: {reason}")
     prompts, candidates = (study.settings["skipped"][name] for name in ("prompts", "candidates"))
     counted = f"left out: {prompts} prompts with too few candidates, {candidates} candidates without a reward or a grade"
     typer.echo("; ".join(filter(None, (study.title, counted, basis(study.settings), f"{study.seconds:.1f} s"))))
+
+
+def _cells(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """A number with its error, where it has one: without spaces, so that a row has room in 80 columns."""
+    return "±".join(_cell(key, row[key]) for key in keys if row[key] is not None or key == keys[0])
 
 
 def _cell(name: str, value: Any) -> str:
@@ -163,4 +195,7 @@ def _cell(name: str, value: Any) -> str:
         return "none"
     if not isinstance(value, float):
         return str(value)
-    return shown(value, 4) if name == "epsilon" else f"{value:.2f}" if name.endswith("_pp") else f"{value:.3f}"
+    if name == "epsilon":
+        return shown(value, 4)
+    decimals = 2 if name.endswith("_pp") else 3
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # no -0.00

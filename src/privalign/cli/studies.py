@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import bars, basis, console, longest_word, print_facts, print_json, replacing, to_json, working
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.cli.output import (
+    bars,
+    basis,
+    check_output,
+    console,
+    longest_word,
+    print_facts,
+    print_json,
+    replacing,
+    to_json,
+    warn_of,
+    working,
+)
+from privalign.errors import InvalidFile, InvalidInput, PrivalignError
 from privalign.settings import spelled
 
 if TYPE_CHECKING:
@@ -27,9 +39,11 @@ _SIGMA = "Noise σ in reward units; σ_X = σ_Z = σ/2."
 _SIGMAS = "Noise σ in reward units, comma-separated; σ_X = σ_Z = σ/2."
 _N_GRID = "Candidates n, comma-separated."
 
-File = Annotated[
-    Path,
-    typer.Argument(help="Scored and graded candidates: JSONL, JSON, Parquet or a folder of shards.", metavar="FILE", show_default=False),
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Scored and graded candidates: JSONL, JSON, Parquet or a folder of shards; several pool.", metavar="FILE…", show_default=False
+    ),
 ]
 Reward = Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write the document here.", metavar="STUDY.json", show_default=False)]
@@ -42,7 +56,7 @@ HeldOut = Annotated[
     float | None, typer.Option("--held-out", help="Part of the prompts to choose settings on. Default 0.5.", show_default=False)
 ]
 Replicates = Annotated[int | None, typer.Option("--replicates", help="As `evaluate`. Default 50.", show_default=False)]
-Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default with.", metavar="with|without", show_default=False)]
+Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default without.", metavar="without|with", show_default=False)]
 Seed = Annotated[int | None, typer.Option("--seed", help="Default 0.", show_default=False)]
 Workers = Annotated[int | None, typer.Option("--workers", help="Processes. Default 1.", show_default=False)]
 Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simulated for E[t].", show_default=False)]
@@ -50,12 +64,21 @@ Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simu
 # the columns that people see; the document has all
 _COLUMNS = {
     "composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped"),
-    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent"),
-    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
-    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected"),
-    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean"),
-    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon"),
-    "overhead": ("n", "privitp_candidates", "mean_halting", "fallback_percent", "generated_ratio", "privbon_seconds", "privitp_seconds"),
+    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent", "reason"),
+    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
+    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
+    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "reason"),
+    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon", "reason"),
+    "overhead": (
+        "n",
+        "privitp_candidates",
+        "mean_halting",
+        "fallback_percent",
+        "generated_ratio",
+        "privbon_seconds",
+        "privitp_seconds",
+        "reason",
+    ),
     "budget": (
         "sigma_over_range",
         "privbon_published",
@@ -69,7 +92,7 @@ _COLUMNS = {
 }
 
 
-def _candidates(file: File, range: options.RequiredRange) -> None:
+def _candidates(files: Files, range: options.RequiredRange) -> None:
     """What every study is of."""
 
 
@@ -183,7 +206,7 @@ def win_rate(sigma: RequiredSigma, beta: options.Beta = None, n_grid: NGrid = No
     """Gold win rate against the base policy (Table 4)."""
 
 
-@_study()
+@_study(_sensitivity)
 def overhead(
     sigma: RequiredSigma,
     beta: options.Beta = None,
@@ -213,33 +236,37 @@ def budget(
 @app.command(name="all")
 def every(
     recipe: Annotated[Path, typer.Option("--recipe", help="The recipe with the studies.", metavar="FILE", show_default=False)],
-    run: Annotated[
-        Path,
-        typer.Option("--run", help="The run's folder: reads its graded candidates, writes studies/.", metavar="DIR", show_default=False),
+    runs: Annotated[
+        list[Path],
+        typer.Option(
+            "--run",
+            help="A run's folder: its graded candidates are read. Several pool their prompts.",
+            metavar="DIR",
+            show_default=False,
+        ),
     ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for studies/ and studies.json. Default: the run's folder.  [required with several runs]",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Every study of a recipe, each to DIR/studies/NAME.json; those that are there already, of the same candidates, are kept.
 
-    DIR/studies.json lists them: `report` leaves out those of tables that the recipe no longer has.
+    DIR/studies.json lists them: `report` leaves out those of tables that the recipe no longer has. A study that fails stops no other one.
     """
-    from dataclasses import replace
-
-    from privalign.config.recipe import read_recipe
-    from privalign.experiments.runs import LIST, REQUEST, STUDIES, listing, stale
+    from privalign.experiments.runs import LIST, STUDIES, listing, stale
     from privalign.experiments.study import NOTICE
 
-    tables = [
-        {**table, "certificate": str(recipe.parent / table["certificate"])} if isinstance(table.get("certificate"), str) else table
-        for table in read_recipe(recipe).studies
-    ]
-    if not tables:
-        raise InvalidInput(f"{recipe}: [evaluate]", "no study in it; add a table [evaluate.NAME]")
-    candidates = run / "grade"
-    if not candidates.is_dir():
-        raise InvalidInput("--run", f"{run} holds no graded candidates; run `privalign grade --recipe {recipe} --run {run}` first")
+    tables = _tables(recipe)
+    candidates = _graded(recipe, runs)
+    run = _folder(runs, out)
     folder = run / STUDIES
-    folder.mkdir(exist_ok=True)
     requests = {str(table["name"]): _digest(table, candidates) for table in tables}
     paths = {name: folder / f"{name}.json" for name in requests}
     made = {name: study for name, path in paths.items() if (study := _made(path, requests[name])) is not None}
@@ -247,14 +274,22 @@ def every(
 
     def put_down() -> None:
         """What the run consists of; not before a study is made, so that a recipe that is refused changes nothing."""
+        folder.mkdir(parents=True, exist_ok=True)
         with replacing(run / LIST) as file:
             file.write(to_json(listing(requests, NOTICE)) + "\n")
 
+    failures: list[PrivalignError] = []
     with bars() as progress:
-        for name, study in _anew(recipe, [table for table in tables if str(table["name"]) not in made], candidates, progress):
-            made[name] = replace(study, settings={**study.settings, REQUEST: requests[name]})
+        for table in [table for table in tables if str(table["name"]) not in made]:
+            name = str(table["name"])
+            try:
+                made[name] = _anew(recipe, table, candidates, requests[name], progress)
+            except PrivalignError as error:
+                failures.append(error)
+                continue
             put_down()
             _write(made[name], paths[name])
+    _raise(failures)
     put_down()
     written = [
         {"name": name, "study": made[name].kind, "rows": len(made[name].rows), "seconds": made[name].seconds, "path": str(path)}
@@ -270,26 +305,81 @@ def every(
             typer.echo(f"left out, no longer of the run's recipe: {', '.join(left_out)}")
 
 
+def _raise(failures: Sequence[PrivalignError]) -> None:
+    """The last of the failures, the others on stderr, in one line each."""
+    for failure in failures[:-1]:
+        typer.echo(f"privalign: {' '.join(str(failure).split())}", err=True)
+    if failures:
+        raise failures[-1]
+
+
+def _tables(recipe: Path) -> list[Mapping[str, Any]]:
+    """The tables of a recipe's studies, certificates relative to it; refused where one is of no kind, or two would share a file."""
+    from privalign.config.recipe import read_recipe
+    from privalign.experiments.studies import kind_of
+
+    tables: list[Mapping[str, Any]] = [
+        {**table, "certificate": str(recipe.parent / table["certificate"])} if isinstance(table.get("certificate"), str) else table
+        for table in read_recipe(recipe).studies
+    ]
+    if not tables:
+        raise InvalidInput(f"{recipe}: [evaluate]", "no study in it; add a table [evaluate.NAME]")
+    met: dict[str, str] = {}
+    for table in tables:
+        name = str(table["name"])
+        if met.setdefault(name.casefold(), name) != name:
+            raise InvalidFile(
+                str(recipe), None, f"[evaluate.{name}] and [evaluate.{met[name.casefold()]}] share a file on some disks; rename one"
+            )
+        try:
+            kind_of(table)
+        except InvalidInput as error:
+            raise InvalidFile(str(recipe), None, str(error)) from None
+    return tables
+
+
+def _graded(recipe: Path, runs: Sequence[Path]) -> list[Path]:
+    """The graded candidates of the runs."""
+    for run in runs:
+        if not (run / "grade").is_dir():
+            raise InvalidInput("--run", f"{run} holds no graded candidates; run `privalign grade --recipe {recipe} --run {run}` first")
+    return [run / "grade" for run in runs]
+
+
+def _folder(runs: Sequence[Path], out: Path | None) -> Path:
+    """Where studies go."""
+    if out is None and len(runs) > 1:
+        raise InvalidInput("--out", "missing; several runs pool their prompts, give a folder for the studies of all of them")
+    return runs[0] if out is None else out
+
+
 def _anew(
-    recipe: Path, tables: Sequence[Mapping[str, Any]], candidates: Path, progress: Callable[[str, int, int], None]
-) -> Iterator[tuple[str, Study]]:
-    """The studies of a recipe's tables; what is wrong with a table is told by file, table and key."""
-    from privalign.experiments.studies import run_studies
+    recipe: Path, table: Mapping[str, Any], candidates: Sequence[Path], request: str, progress: Callable[[str, int, int], None]
+) -> Study:
+    """The study of a recipe's table; what is wrong with the table is told by file, table and key."""
+    from dataclasses import replace
+
+    from privalign.experiments.runs import REQUEST
+    from privalign.experiments.studies import run_table
 
     try:
         with spelled(str):
-            yield from run_studies(tables, candidates, progress)
+            study = run_table(table, candidates, progress)
     except InvalidInput as error:
         raise InvalidFile(str(recipe), None, str(error)) from None
+    warn_of(study.settings, f"[evaluate.{table['name']}] ")
+    return replace(study, settings={**study.settings, REQUEST: request})
 
 
-def _digest(table: Mapping[str, Any], candidates: Path) -> str:
+def _digest(table: Mapping[str, Any], candidates: Sequence[Path]) -> str:
     """What a study of a recipe is a study of: its table, its certificate, its candidates, by which version."""
     import hashlib
 
     from privalign import __version__
 
-    shards = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(candidates.glob("*.parquet"))]
+    shards = [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for folder in candidates for file in sorted(folder.glob("*.parquet"))
+    ]
     certificate = Path(str(table.get("certificate", "")))
     content = hashlib.sha256(certificate.read_bytes()).hexdigest() if certificate.is_file() else None
     return hashlib.sha256(to_json({"of": [dict(table), shards, content, __version__]}).encode()).hexdigest()
@@ -309,23 +399,26 @@ def _made(path: Path, request: str) -> Study | None:
     return study if study.settings.get(REQUEST) == request else None
 
 
-def _run(kind: str, file: Path, out: Path | None, json: bool, **given: Any) -> None:
+def _run(kind: str, files: Sequence[Path], out: Path | None, json: bool, **given: Any) -> None:
     from privalign.experiments.studies import read_source, run_study
 
     with working("reading"):
-        source = read_source(file, given)
+        source = read_source(files, given)
     with bars() as progress:
         study = run_study(kind, given, source, lambda done, total: progress(kind, done, total))
+    warn_of(study.settings)
     if out is not None:
-        _write(study, out, file)
+        _write(study, out, files)
     if json:
         print_json(study.to_json())
     else:
         _print(study, out)
 
 
-def _write(study: Study, path: Path, source: Path | None = None) -> None:
-    with replacing(path, source) as file:
+def _write(study: Study, path: Path, sources: Sequence[Path] = ()) -> None:
+    for source in sources:
+        check_output(path, source)
+    with replacing(path) as file:
         file.write(to_json(study.to_json()) + "\n")
 
 

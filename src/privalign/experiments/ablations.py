@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from privalign.experiments.held_out import Measured, Splitting
+from privalign.experiments.held_out import Measured, Splitting, check_part
 from privalign.experiments.paper import privitp
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
@@ -73,13 +74,16 @@ def noise_comparison(
     """ITP and PrivITP at each σ against n; β is the one at which ITP does best on tuning prompts, its mean over all n.
 
     Args:
-        sizes: candidates n, also the cap of phase 2.
+        sizes: candidates n, also the cap of phase 2. betas: of a single one nothing is chosen, and all prompts report.
     """
     settings = settings or Splitting()
+    check_part(settings.held_out, choosing=len(betas) > 1)
+    if len(betas) == 1:
+        settings = replace(settings, held_out=0.0)
     started = time.perf_counter()
     skylines = {beta: [ITP(n, n, beta) for n in sizes] for beta in betas}
     tuned = Measured.of(blocks, [itp for itps in skylines.values() for itp in itps], sensitivity, settings, progress)
-    best = max(betas, key=lambda beta: sum(float(tuned.tuning.true[tuned.position(itp)].mean()) for itp in skylines[beta]))
+    best = tuned.best_family(skylines)
     noisy = {(sigma, n): privitp(n, best, sigma) for sigma in sigmas for n in sizes}
     measured = Measured.of(blocks, list(noisy.values()), sensitivity, settings, progress)
     rows = [tuned.row(itp) | {"beta": best, "sigma": None} for itp in skylines[best]]
@@ -102,9 +106,9 @@ def _ablation(
     """One row per value of the parameter and mechanism."""
     started = time.perf_counter()
     measured = Measured.of(blocks, [mechanism for row in grid.values() for mechanism in row], sensitivity, settings, progress)
-    selected = {measured.best(family) for family in zip(*grid.values(), strict=True)}
+    selected = {measured.best(family) for family in zip(*grid.values(), strict=True)} if settings.held_out else set()
     rows = [
-        measured.row(mechanism) | {parameter: value, **fixed, "selected": mechanism in selected}
+        measured.row(mechanism) | measured.reporting.pairs(mechanism, row) | {parameter: value, **fixed, "selected": mechanism in selected}
         for value, row in grid.items()
         for mechanism in row
     ]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
 from privalign.experiments import kernels
-from privalign.experiments.outcomes import LARGEST_SEED, in_order
+from privalign.experiments.outcomes import ENOUGH, LARGEST_SEED, PAIRED, in_order, lacks, over, recovered
+from privalign.experiments.outcomes import numbers as as_numbers
 from privalign.experiments.scored import ScoredPrompts
 from privalign.settings import option
 
@@ -29,6 +30,7 @@ BETA: Final = 0.05
 REPLICATES: Final = 50
 NOISE_DRAWS: Final = 150
 _TABLE: Final = 1 << 20  # normals in the table that noise is read from, or four times what one replicate reads
+_COMPARED: Final = ("base", *MECHANISMS)
 _CHUNK: Final = 64  # most prompts of one task
 
 
@@ -65,8 +67,8 @@ def compare(
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(field, f"{value} is not a finite number above 0")
     for name in mechanisms:
-        if name not in MECHANISMS:
-            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}, which protocol authors compares")
+        if name not in _COMPARED:
+            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(_COMPARED)}, which protocol authors compares")
     if any(after <= before for before, after in pairwise((0, *n_grid))):
         raise InvalidInput(option("n_grid"), f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
     if replicates < 2:
@@ -74,7 +76,9 @@ def compare(
     if not 0 <= seed <= LARGEST_SEED:
         raise InvalidInput(option("seed"), f"{seed} is not a whole number from 0 to 2^62")
     moments = _Moments.of(read())
-    ns, least = np.array(n_grid, np.int64), int(max(n_grid))
+    able = [int((moments.counts >= n).sum()) for n in n_grid]
+    fitting = [n for n, count in zip(n_grid, able, strict=True) if count >= ENOUGH * moments.counts.size] or [n_grid[0]]
+    ns, least = np.array(fitting, np.int64), int(max(fitting))
     size = max(_TABLE, 4 * (least + 1) * noise_draws)
     normals = np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
     base = np.array([moments.gold, 0.0, 0.5, 0.5])
@@ -83,13 +87,15 @@ def compare(
     def run(block: ScoredPrompts, first: int) -> Floats:
         z = (block.rewards - moments.mean) / moments.deviation
         low, high = z.min(), z.max()  # every rule here depends on differences of rewards only
-        q, payoffs, _ = kernels.prepare(block.offsets, z, block.gold, low, high, high - low)
+        q, payoffs, means = kernels.prepare(block.offsets, z, block.gold, low, high, high - low)
         numbers = np.arange(first, first + block.prompts)
         best = kernels.best_of(block.offsets, payoffs, ns, False)
         sampled = kernels.authors_comparison(
             block.offsets, q, payoffs, base, ns, scale, beta, sigma_phase, normals, noise_draws, replicates, seed, numbers
         )
-        return np.concatenate([np.concatenate([best, np.zeros_like(best)], axis=2)[None], sampled])
+        plain = np.broadcast_to(means, best.shape)  # the base policy
+        exact = np.stack([np.concatenate([each, np.zeros_like(best)], axis=2) for each in (plain, best)])
+        return np.concatenate([exact, sampled])
 
     def tasks() -> Iterator[tuple[ScoredPrompts, int]]:
         nonlocal candidates, prompts
@@ -111,24 +117,36 @@ def compare(
         if progress is not None:
             progress(done)
     if not results:
-        raise InvalidInput(option("n_grid"), f"no prompt has the {least} usable candidates that the largest needs; give smaller sizes")
+        most = moments.counts.max(initial=0)
+        lacking = f"no prompt has the {least} usable candidates that one query needs (the most is {most})"
+        raise InvalidInput(option("n_grid"), f"{lacking}; give smaller sizes")
     table = np.concatenate(results, axis=2)
-    rows = [_row(name, int(n), table[MECHANISMS.index(name), j], moments.gold) for name in mechanisms for j, n in enumerate(n_grid)]
+    missing = np.full((len(_COMPARED), len(n_grid) - len(fitting), *table.shape[2:]), math.nan)  # sizes rise: those are the largest
+    table = np.concatenate([table, missing], axis=1)
+    reasons = [None if n in fitting else lacks(n, count, moments.counts.size) for n, count in zip(n_grid, able, strict=True)]
+    rows = [
+        _row(name, n, table[_COMPARED.index(name), j], moments.gold) | {"reason": reason} | _pairs(name, table[:, j], moments.gold)
+        for name in mechanisms
+        for j, (n, reason) in enumerate([(1, None)] if name == "base" else zip(n_grid, reasons, strict=True))
+    ]
     return rows, {"base_gold": moments.gold, "prompts": table.shape[2], "skipped": {"candidates": candidates, "prompts": prompts}}
 
 
 class _Moments:
     """Mean and population standard deviation of all rewards, and the mean gold, of one pass (pairwise merging of blocks)."""
 
-    def __init__(self, count: int, mean: float, squares: float, gold: float) -> None:
+    def __init__(self, count: int, mean: float, squares: float, gold: float, counts: NDArray[np.int64]) -> None:
         self.mean, self.gold = mean, gold
+        self.counts = counts  # usable candidates of each prompt that has any
         self.deviation = math.sqrt(squares / count)
 
     @classmethod
     def of(cls, blocks: Iterable[ScoredPrompts]) -> _Moments:
         count, mean, squares, gold = 0, 0.0, 0.0, 0.0
         lowest, highest = math.inf, -math.inf
+        counts = [np.empty(0, np.int64)]
         for block in blocks:
+            counts.append(block.counts[block.counts > 0])
             fresh = len(block.rewards)
             if not fresh:
                 continue
@@ -143,28 +161,39 @@ class _Moments:
             lowest, highest = min(lowest, float(block.rewards.min())), max(highest, float(block.rewards.max()))
         if not (lowest < highest and math.isfinite(squares)):  # rounding may leave equal rewards a deviation
             raise InvalidInput("file", "its rewards are all equal or too large, or none is usable; z-scores need rewards that differ")
-        return cls(count, mean, squares, gold)
+        return cls(count, mean, squares, gold, np.concatenate(counts))
 
 
 def _row(name: str, n: int, outcome: Floats, base: float) -> dict[str, Any]:
     """One mechanism and size from its results (P, 8)."""
-    prompts = outcome.shape[0]
-    error = float(outcome[:, kernels.GOLD].std() / math.sqrt(prompts))
-    rounds = name in ("itp", "privitp")
-    means = outcome.mean(axis=0)
-    return {
-        "mechanism": name,
-        "n": n,
-        "true_mean": float(means[kernels.GOLD]),
-        "true_se": error,
-        "lift_pp": 100 * float(means[kernels.GOLD] - base),
-        "lift_se_pp": 100 * error,
-        "mc_se_pp": 100 * math.sqrt(outcome[:, kernels.VARIANCE].sum()) / prompts,
-        "proxy_mean": float(means[kernels.PROXY]),
-        "win_rate": float(means[kernels.WIN]),
-        "gold_win_rate": float(means[kernels.GOLD_WIN]),
-        "fallback_rate": float(means[kernels.FALLBACK]),
-        "halting_mean": float(means[kernels.HALTING]) if rounds else None,
-        "epsilon": None,
-        "epsilon_mean": None,
+    true, rounds = outcome[:, kernels.GOLD], name in ("itp", "privitp")
+    row = {
+        "true_mean": true.mean(),
+        "true_se": _error(true),
+        "lift_pp": 100 * (true.mean() - base),
+        "lift_se_pp": 100 * _error(true),
+        "mc_se_pp": 100 * math.sqrt(outcome[:, kernels.VARIANCE].sum()) / outcome.shape[0],
     }
+    columns = {"proxy_mean": kernels.PROXY, "win_rate": kernels.WIN, "gold_win_rate": kernels.GOLD_WIN, "fallback_rate": kernels.FALLBACK}
+    for key, column in (columns | {"halting_mean": kernels.HALTING}).items():
+        row[key] = outcome[:, column].mean() if rounds or key != "halting_mean" else math.nan
+        row[f"{key.removesuffix('_mean')}_se"] = _error(outcome[:, column]) if rounds or key != "halting_mean" else math.nan
+        if key == "proxy_mean":
+            row["gap_se"] = math.nan  # of other units
+    return {"mechanism": name, "n": n, **as_numbers(row), "epsilon": None, "epsilon_mean": None}
+
+
+def _pairs(name: str, outcomes: Floats, base: float) -> dict[str, float | None]:
+    """A mechanism beside PrivBoN and ITP on the same prompts; `outcomes` (M, P, 8) at one size."""
+    found: dict[str, float | None] = dict.fromkeys(PAIRED)
+    true = dict(zip(_COMPARED, outcomes[:, :, kernels.GOLD], strict=True))
+    if name not in ("base", "privbon"):
+        found |= over(true[name], true["privbon"], _error)
+    if name not in ("base", "itp"):
+        found |= recovered(true[name] - base, true["itp"] - base, _error)
+    return found
+
+
+def _error(values: Floats) -> float:
+    """The population standard deviation over √prompts, as the scripts have it."""
+    return float(values.std() / math.sqrt(values.size))

@@ -28,7 +28,7 @@ from privalign.accounting.gumbel import privbon_epsilon
 from privalign.events import FALLBACK, Composed
 from privalign.experiments.halting import Pools, halt_of, simulate
 from privalign.experiments.paper import privitp
-from privalign.experiments.study import Study
+from privalign.experiments.study import DRAWS, Study
 from privalign.intervals import shown
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.sensitivity import Sensitivity
@@ -71,12 +71,15 @@ def budgets(
     """
     settings = settings or BudgetSettings()
     started = time.perf_counter()
-    data = Pools.of(pools, sensitivity.range)
+    data = Pools.of(pools, sensitivity.range, needed=2 * settings.n + 1)
     stated = {
         **asdict(settings),
         "tail": default_tail(settings.n),
         **sensitivity.stated(),
         "prompts": len(data),
+        "dropped_prompts": len(pools) - len(data),
+        "draw": "without",
+        "draws": DRAWS["without"],
         "sigma_unit": "reward",
     }
     title = f"Budget of one query at δ = {shown(settings.delta)}, n = {settings.n}: published and corrected"

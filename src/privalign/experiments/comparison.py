@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
-from privalign import __version__
 from privalign.errors import InvalidInput
 from privalign.experiments import authors
 from privalign.experiments.outcomes import measure
-from privalign.experiments.scored import ScoredPrompts
-from privalign.experiments.study import Study
+from privalign.experiments.scored import Clamped, ScoredPrompts
+from privalign.experiments.study import DRAWS, Study, versions
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
 from privalign.settings import MECHANISMS, NOISE_OPTIONS, option, parse
@@ -62,21 +58,21 @@ def faithful(
     sizes: Sequence[int],
     given: Mapping[str, Any],
     *,
-    draw: str = "with",
+    draw: str = "without",
     replicates: int = 50,
     seed: int = 0,
     workers: int = 1,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Study:
-    """Algorithms 1 and 2 as they are; rows as `Outcomes.rows`.
+    """Algorithms 1 and 2 as they are; rows as `Outcomes.paired_rows`.
 
     Args:
         given: noise and other options of the mechanisms, keys as on the command line with `_`.
     """
     started = time.perf_counter()
-    delta = given.get("delta", 1e-6)
+    delta, clamped = given.get("delta", 1e-6), Clamped(sensitivity.range)
     outcomes = measure(
-        read(),
+        clamped.counted(read()),
         build(names, sizes, sensitivity, given),
         sensitivity.range,
         sensitivity,
@@ -94,15 +90,18 @@ def faithful(
         **given,
         "delta": delta,
         "draw": draw,
+        "draws": DRAWS[draw],
         "replicates": replicates,
         "seed": seed,
         **sensitivity.stated(),
         "prompts": len(outcomes.base),
         "base_gold": float(outcomes.base.mean()),
         "skipped": dict(outcomes.skipped),
+        **clamped.stated(),
     }
-    title = f"Selection rules on {len(outcomes.base)} prompts"
-    return Study("comparison", title, stated | {"versions": _versions()}, outcomes.rows(), time.perf_counter() - started)
+    prompts = len(outcomes.base)
+    title = f"Selection rules on {prompts} prompt{'' if prompts == 1 else 's'}"
+    return Study("comparison", title, stated | {"versions": versions()}, outcomes.paired_rows(), time.perf_counter() - started)
 
 
 def published(
@@ -140,10 +139,6 @@ def published(
         "seed": seed,
         "private": authors.NOT_PRIVATE,
         **facts,
-        "versions": _versions(),
+        "versions": versions(),
     }
     return Study("comparison", "Selection rules by the published protocol", stated, rows, time.perf_counter() - started)
-
-
-def _versions() -> dict[str, str]:
-    return {"privalign": __version__, "numpy": np.__version__, "numba": version("numba")}

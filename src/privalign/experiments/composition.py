@@ -24,7 +24,7 @@ from privalign.experiments.authors_composition import authors_stream, z_scored
 from privalign.experiments.halting import Pools, halt_of, simulate
 from privalign.experiments.paper import privitp
 from privalign.experiments.streams import min_debit
-from privalign.experiments.study import Study
+from privalign.experiments.study import DRAWS, Study
 from privalign.intervals import shown
 from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import Sensitivity
@@ -78,7 +78,7 @@ def composition(
     """
     settings = settings or CompositionSettings()
     started = time.perf_counter()
-    data = Pools.of(pools, sensitivity.range)
+    data = Pools.of(pools, sensitivity.range, needed=2 * settings.n + 1)
     rows: list[dict[str, Any]] = []
     for done, sigma in enumerate(sigmas):
         mechanism = privitp(settings.n, settings.beta, sigma)
@@ -105,8 +105,11 @@ def composition(
         **asdict(settings),
         **sensitivity.stated(),
         "prompts": len(data),
+        "dropped_prompts": len(pools) - len(data),
+        "draw": "without",
+        "draws": DRAWS["without"],
         "sigma_unit": "reward",
-        "stream": "the prompts in a random order per seed, repeated cyclically; candidates drawn with replacement",
+        "stream": "the prompts in a random order per seed, repeated cyclically",
     }
     known = f"Δ = {shown(sensitivity.delta, 4)} of a range of {sensitivity.width:.4g}"
     title = f"Queries answered by ε = {shown(settings.epsilon)}, δ = {shown(settings.delta)} ({known})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput
-from privalign.experiments.outcomes import Measuring, Outcomes, error_of_mean
+from privalign.experiments.outcomes import Measuring, Outcomes, numbers
 from privalign.experiments.scored import ScoredPrompts
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import Sensitivity
@@ -20,9 +21,9 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 
-def check_part(part: float) -> None:
-    """Refuses a part of the prompts that is not strictly between none and all of them."""
-    if not 0 < part < 1:
+def check_part(part: float, *, choosing: bool = True) -> None:
+    """Refuses a part of the prompts that is not between none and all of them; none where something is chosen on it."""
+    if not (0 < part < 1 or (part == 0 and not choosing)):
         raise InvalidInput(
             option("held_out"), f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on"
         )
@@ -30,7 +31,7 @@ def check_part(part: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting(Measuring):
-    """Settings of a study that chooses on a part of the prompts, `held_out` in (0, 1), and reports on the others."""
+    """Settings of a study that chooses on a part of the prompts, `held_out` in [0, 1), and reports on the others; 0: nothing is chosen."""
 
     held_out: float = 0.5
 
@@ -58,13 +59,15 @@ class Measured:
 
     @classmethod
     def split(cls, outcomes: Outcomes, part: float, seed: int) -> Measured:
-        """A random `part` of the prompts, in (0, 1), for tuning; at least one prompt on either side.
+        """A random `part` of the prompts, in (0, 1), for tuning; at least one prompt on either side. 0: none, all report.
 
         Raises:
             InvalidInput: `part` is out of range, or there is only one prompt.
         """
-        check_part(part)
+        check_part(part, choosing=False)
         prompts = len(outcomes.base)
+        if part == 0:
+            return cls(outcomes.take(np.empty(0, np.int64)), outcomes, tuple(outcomes.rows()))
         if prompts < 2:
             raise InvalidInput(option("held_out"), f"{prompts} prompt cannot be split in two; give a file with more")
         order = np.random.default_rng(seed).permutation(prompts)
@@ -76,10 +79,15 @@ class Measured:
         """For the study's document; `chosen`: which settings come from the tuning prompts."""
         return {
             **settings.stated(sensitivity),
+            "skipped": self.reporting.skipped,
+            **(self._chosen(chosen) if self.tuning.base.size else {"prompts": len(self.reporting.base)}),
+        }
+
+    def _chosen(self, what: str) -> dict[str, Any]:
+        return {
             "prompts_tuning": len(self.tuning.base),
             "prompts_reporting": len(self.reporting.base),
-            "skipped": self.reporting.skipped,
-            "chosen_on_rewards": f"{chosen} from the rewards of the tuning prompts: not settings of a private release",
+            "chosen_on_rewards": f"{what} from the rewards of the tuning prompts: not settings of a private release",
         }
 
     def position(self, mechanism: Mechanism) -> int:
@@ -87,24 +95,20 @@ class Measured:
         return self.reporting.mechanisms.index(mechanism)
 
     def best(self, mechanisms: Iterable[Mechanism]) -> Mechanism:
-        """The one of the largest mean true reward on the tuning prompts; the first of equals."""
-        return max(mechanisms, key=lambda mechanism: float(self.tuning.true[self.position(mechanism)].mean()))
+        """The one of the largest mean true reward on the tuning prompts; the first of equals; one that is not measured is the least."""
+        return max(mechanisms, key=lambda mechanism: float(np.nan_to_num(self.tuning.true[self.position(mechanism)].mean(), nan=-np.inf)))
+
+    def best_family(self, families: Mapping[float, Sequence[Mechanism]]) -> float:
+        """The key whose mechanisms have the largest mean true reward on the tuning prompts, over those that are measured; the only one."""
+        if len(families) == 1:
+            return next(iter(families))
+        worth = {key: np.nansum([self.tuning.true[self.position(each)].mean() for each in family]) for key, family in families.items()}
+        return max(worth, key=lambda key: float(worth[key]))
 
     def row(self, mechanism: Mechanism) -> dict[str, Any]:
         """What it is worth on the reporting prompts: the keys of a comparison's rows, and the lift on the tuning prompts."""
-        return self.rows[self.position(mechanism)] | {"tuning_lift_pp": float(100 * self._lifts(self.tuning, mechanism).mean())}
-
-    def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
-        """Lift as a percentage of the skyline's, with a standard error over prompts (delta method on pairs).
-
-        None where the skyline does not lift the reward: there is nothing to recover. The error is NaN for a single prompt.
-        """
-        lifts, most = self._lifts(self.reporting, mechanism), self._lifts(self.reporting, skyline)
-        if most.mean() <= 0:
-            return {"recovered_percent": None, "recovered_se_percent": None}
-        ratio = lifts.mean() / most.mean()
-        error = error_of_mean(lifts - ratio * most) / most.mean()
-        return {"recovered_percent": float(100 * ratio), "recovered_se_percent": float(100 * error)}
+        tuning = self._lifts(self.tuning, mechanism)
+        return self.rows[self.position(mechanism)] | numbers({"tuning_lift_pp": 100 * tuning.mean() if tuning.size else math.nan})
 
     def _lifts(self, outcomes: Outcomes, mechanism: Mechanism) -> Floats:
         lifts: Floats = outcomes.true[self.position(mechanism)] - outcomes.base

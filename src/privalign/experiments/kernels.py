@@ -4,6 +4,8 @@ Every kernel reads a block of prompts: `offsets` (P + 1,), `q` (C,) rewards in u
 prompt, and `payoffs` (C, 4), what each candidate is worth if it is released: gold, proxy, P[proxy beats a base draw], P[gold
 beats a base draw]. Draws are taken from counter-based streams, one for each (seed, prompt, replicate): a kernel that draws more
 candidates draws the same first ones (common random numbers), and no result depends on the order in which prompts are done.
+Draws are made once (`draws_with`, `draws_without`: (P, B, length)) and read by all kernels. Without replacement a kernel leaves a
+result at 0 where a pool has fewer candidates than one query draws.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ except ImportError:
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Places = NDArray[np.int32]
 Singles = NDArray[np.float32]
+Four = tuple[float, float, float, float]
 
 PAYOFFS: Final = 4
 GOLD, PROXY, WIN, GOLD_WIN, FALLBACK, HALTING, COST, VARIANCE = range(8)  # columns of the results; variance is of the mean gold
@@ -38,6 +42,10 @@ _NORMAL_STEP = 1 / 10
 _NORMAL_REACH = 8.5
 _TERMS = 12  # of the series of either noise within one step: error below 1e-14, in the upper tail relative to it (tested)
 _NEGLIGIBLE = 1e-18
+_UNLIKELY = 1e-9  # a chance to get to a round that is not worth a round: gold errs by no more
+_UNDERFLOW = 1e-250  # a sum of weights below it may have lost its terms
+_PER_UNIT = 64  # rows of a table of a function of a normal deviate
+_HAZARD_REACH = 9.0  # no deviate that is drawn lies beyond ±8.6
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
@@ -78,19 +86,25 @@ def stream(seed: int, prompt: int, replicate: int) -> np.uint64:
 @_compiled
 def _uniform(state: np.uint64) -> float:
     """A float in [0, 1) of 53 bits; the next one is at `state + _GOLDEN`."""
-    return float(_mix(state) >> _S11) * 2.0**-53
+    return float(np.int64(_mix(state) >> _S11)) * 2.0**-53  # signed: one instruction
 
 
 @_compiled
-def _draw_with(state: np.uint64, size: int, drawn: Counts) -> None:
-    """Positions with replacement."""
-    for i in range(drawn.size):
-        state += _GOLDEN
-        drawn[i] = int(_uniform(state) * size)
+def draws_with(offsets: Counts, length: int, replicates: int, seed: int, numbers: Counts) -> Places:
+    """Positions of candidates within their pools, drawn with replacement; (P, B, length)."""
+    out = np.empty((offsets.size - 1, replicates, length), np.int32)
+    for p in range(offsets.size - 1):
+        size = offsets[p + 1] - offsets[p]
+        for b in range(replicates):
+            state = stream(seed, numbers[p], b)
+            for i in range(length):
+                state += _GOLDEN
+                out[p, b, i] = np.int32(_uniform(state) * size)
+    return out
 
 
 @_compiled
-def _draw_without(state: np.uint64, pool: Counts, drawn: Counts) -> None:
+def _draw_without(state: np.uint64, pool: Places, drawn: Places) -> None:
     """Positions without replacement, in random order (Fisher–Yates); `pool` is scratch of the size of the pool."""
     size = pool.size
     for i in range(size):
@@ -100,7 +114,28 @@ def _draw_without(state: np.uint64, pool: Counts, drawn: Counts) -> None:
         j = i + int(_uniform(state) * (size - i))
         drawn[i] = pool[j]
         pool[j] = pool[i]
-        pool[i] = drawn[i]
+
+
+@_compiled
+def draws_without(offsets: Counts, length: int, replicates: int, seed: int, numbers: Counts) -> Places:
+    """The first candidates of a random order of each pool; (P, B, length). Beyond the size of a pool: 0, which is no draw."""
+    out = np.empty((offsets.size - 1, replicates, length), np.int32)
+    for p in range(offsets.size - 1):
+        pool = np.empty(offsets[p + 1] - offsets[p], np.int32)
+        for b in range(replicates):
+            _draw_without(stream(seed, numbers[p], b), pool, out[p, b, : min(pool.size, length)])
+            out[p, b, pool.size :] = 0
+    return out
+
+
+@_compiled
+def queries_without(offsets: Counts, prompts: Counts, count: int, seed: int) -> Places:
+    """The first candidates of a fresh random order for each query, a prompt's number each; (Q, count)."""
+    out = np.empty((prompts.size, count), np.int32)
+    for query in range(prompts.size):
+        pool = np.empty(offsets[prompts[query] + 1] - offsets[prompts[query]], np.int32)
+        _draw_without(stream(seed, prompts[query], query), pool, out[query])
+    return out
 
 
 # ---- pools -------------------------------------------------------------------------------------------------------------
@@ -185,11 +220,12 @@ def _largest_of(ranked: Floats, n: int, with_replacement: bool, out: Floats) -> 
 
 @_compiled
 def best_of(offsets: Counts, payoffs: Floats, ns: Counts, with_replacement: bool) -> Floats:
-    """BoN, exactly; (J, P, 4)."""
+    """BoN, exactly; (J, P, 4). Without replacement nothing where n exceeds the pool."""
     out = np.zeros((ns.size, offsets.size - 1, PAYOFFS))
     for p in range(offsets.size - 1):
         for j in range(ns.size):
-            _largest_of(payoffs[offsets[p] : offsets[p + 1]], ns[j], with_replacement, out[j, p])
+            if with_replacement or ns[j] <= offsets[p + 1] - offsets[p]:
+                _largest_of(payoffs[offsets[p] : offsets[p + 1]], ns[j], with_replacement, out[j, p])
     return out
 
 
@@ -295,71 +331,119 @@ def noisy_best_with(offsets: Counts, q: Floats, payoffs: Floats, scale: float, n
 
 
 @_compiled
-def softmax_without(
-    offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, replicates: int, seed: int, numbers: Counts
-) -> Floats:
-    """PrivBoN of n draws without replacement: softmax over nested samples; (J, P, 8). `ns` ascending."""
+def softmax_without(offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, draws: Places) -> Floats:
+    """PrivBoN of n draws without replacement (P, B, ≥ n): softmax over nested samples; (J, P, 8). `ns` ascending."""
     out = np.zeros((ns.size, offsets.size - 1, 8))
-    drawn = np.empty(ns[-1], np.int64)
-    sums = np.empty(PAYOFFS)
+    replicates = draws.shape[1]
     for p in range(offsets.size - 1):
-        start, end = offsets[p], offsets[p + 1]
-        pool = np.empty(end - start, np.int64)
+        start, size = offsets[p], offsets[p + 1] - offsets[p]
+        worth, weights = payoffs[start : start + size], np.empty(size)
+        for i in range(size):
+            weights[i] = math.exp((q[start + i] - q[start + size - 1]) / scale)
         for b in range(replicates):
-            _draw_without(stream(seed, numbers[p], b), pool, drawn)
-            total, top, j = 0.0, -np.inf, 0
-            sums[:] = 0.0
-            for i in range(drawn.size):
-                candidate = start + drawn[i]
-                if q[candidate] > top:
-                    fade = math.exp((top - q[candidate]) / scale)
-                    total *= fade
-                    sums *= fade
-                    top = q[candidate]
-                weight = math.exp((q[candidate] - top) / scale)
-                total += weight
-                for c in range(PAYOFFS):
-                    sums[c] += weight * payoffs[candidate, c]
-                if i + 1 == ns[j]:
-                    for c in range(PAYOFFS):
-                        out[j, p, c] += sums[c] / total
-                    out[j, p, VARIANCE] += (sums[0] / total) ** 2
-                    j += 1
+            order = draws[p, b]
+            total, gold, proxy, win, gold_win, done = 0.0, 0.0, 0.0, 0.0, 0.0, 0  # scalars: sums in an array would wait for memory
+            for j in range(ns.size):
+                if ns[j] > size:
+                    break
+                for i in range(done, ns[j]):
+                    candidate = order[i]
+                    weight = weights[candidate]
+                    total += weight
+                    gold += weight * worth[candidate, GOLD]
+                    proxy += weight * worth[candidate, PROXY]
+                    win += weight * worth[candidate, WIN]
+                    gold_win += weight * worth[candidate, GOLD_WIN]
+                done = ns[j]
+                if total > _UNDERFLOW:
+                    out[j, p, GOLD] += gold / total
+                    out[j, p, PROXY] += proxy / total
+                    out[j, p, WIN] += win / total
+                    out[j, p, GOLD_WIN] += gold_win / total
+                    out[j, p, VARIANCE] += (gold / total) ** 2
+                else:
+                    out[j, p, VARIANCE] += _add_softmax(q, payoffs, start, order[: ns[j]], scale, out[j, p]) ** 2
     _finish(out, replicates)
     return out
 
 
 @_compiled
-def gaussian_without(
-    offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, replicates: int, seed: int, numbers: Counts
-) -> Floats:
-    """PrivBoN-Gaussian of n draws without replacement; (J, P, 8).
+def _add_softmax(q: Floats, payoffs: Floats, start: int, batch: Places, scale: float, out: Floats) -> float:
+    """Adds the payoffs of softmax(q/σ) over one batch, and returns its gold, where every weight relative to the whole pool vanishes."""
+    top, total, gold = -np.inf, 0.0, 0.0
+    for i in range(batch.size):
+        top = max(top, q[start + batch[i]])
+    for i in range(batch.size):
+        total += math.exp((q[start + batch[i]] - top) / scale)
+    for i in range(batch.size):
+        weight = math.exp((q[start + batch[i]] - top) / scale) / total
+        gold += weight * payoffs[start + batch[i], GOLD]
+        for c in range(PAYOFFS):
+            out[c] += weight * payoffs[start + batch[i], c]
+    return gold
 
-    A candidate is drawn at most once, so noise may be added to the whole pool first; the best of n uniform ones of that
-    ranking is then exact for every n.
+
+_HAZARDS = np.empty((2 * int(_HAZARD_REACH * _PER_UNIT) + 1, 2))  # φ/Φ and its derivative at multiples of 1/64 in [−9, 9]
+for _row in range(len(_HAZARDS)):
+    _z = _row / _PER_UNIT - _HAZARD_REACH
+    _HAZARDS[_row, 0] = math.exp(-0.5 * _z * _z) / _ROOT_2PI / (0.5 * math.erfc(-_z * _ROOT_HALF))
+    _HAZARDS[_row, 1] = -_HAZARDS[_row, 0] * (_z + _HAZARDS[_row, 0])
+
+
+@_compiled
+def _hazard(z: float) -> float:
+    """φ(z)/Φ(z) by cubic interpolation between multiples of 1/64: error ≤ 1e-9 for z ≥ −9, 0 above 9."""
+    if z >= _HAZARD_REACH:
+        return 0.0
+    place = (max(z, -_HAZARD_REACH) + _HAZARD_REACH) * _PER_UNIT
+    row = min(int(place), len(_HAZARDS) - 2)
+    t = place - row
+    low, low_slope = _HAZARDS[row, 0], _HAZARDS[row, 1] / _PER_UNIT
+    rise, high_slope = _HAZARDS[row + 1, 0] - low, _HAZARDS[row + 1, 1] / _PER_UNIT
+    return float(low + t * (low_slope + t * (3 * rise - 2 * low_slope - high_slope + t * (low_slope + high_slope - 2 * rise))))
+
+
+@_compiled
+def gaussian_without(
+    offsets: Counts, q: Floats, payoffs: Floats, scale: float, ns: Counts, draws: Places, seed: int, numbers: Counts
+) -> Floats:
+    """PrivBoN-Gaussian of n draws without replacement (P, B, ≥ n); (J, P, 8). `ns` ascending.
+
+    Of a batch the largest noisy score m is drawn. Given m, candidate i is the one that has it with probability
+    ∝ h(m/σ − ρ_i), h = φ/Φ: the expected payoff given the batch and m takes the place of one winner.
     """
     out = np.zeros((ns.size, offsets.size - 1, 8))
-    one = np.empty(PAYOFFS)
+    replicates = draws.shape[1]
+    sums = np.empty(PAYOFFS)
     for p in range(offsets.size - 1):
-        start, end = offsets[p], offsets[p + 1]
-        noisy = np.empty(end - start)
+        start, size = offsets[p], offsets[p + 1] - offsets[p]
         for b in range(replicates):
-            state = stream(seed, numbers[p], b)
-            for i in range(0, noisy.size, 2):
-                state += _GOLDEN
-                radius = math.sqrt(-2 * math.log1p(-_uniform(state)))
-                state += _GOLDEN
-                angle = 2 * math.pi * _uniform(state)
-                noisy[i] = q[start + i] + scale * radius * math.cos(angle)
-                if i + 1 < noisy.size:
-                    noisy[i + 1] = q[start + i + 1] + scale * radius * math.sin(angle)
-            ranked = payoffs[start:end][np.argsort(noisy)]
+            state, spare, top, done = _mix(stream(seed, numbers[p], b)), 0.0, -np.inf, 0
             for j in range(ns.size):
-                one[:] = 0.0
-                _largest_of(ranked, ns[j], False, one)
+                if ns[j] > size:
+                    break
+                for i in range(done, ns[j]):
+                    noise = spare
+                    if i % 2 == 0:  # Box and Muller: two at a time
+                        radius = math.sqrt(-2 * math.log1p(-_uniform(state + _GOLDEN)))
+                        angle = 2 * math.pi * _uniform(state + _GOLDEN + _GOLDEN)
+                        state += _GOLDEN + _GOLDEN
+                        noise, spare = radius * math.cos(angle), radius * math.sin(angle)
+                    top = max(top, q[start + draws[p, b, i]] / scale + noise)
+                done = ns[j]
+                sums[:] = 0.0
+                total = 0.0
+                for i in range(ns[j]):
+                    candidate = start + draws[p, b, i]
+                    z = top - q[candidate] / scale
+                    if z < _HAZARD_REACH:
+                        weight = _hazard(z)
+                        total += weight
+                        for c in range(PAYOFFS):
+                            sums[c] += weight * payoffs[candidate, c]
                 for c in range(PAYOFFS):
-                    out[j, p, c] += one[c]
-                out[j, p, VARIANCE] += one[0] ** 2
+                    out[j, p, c] += sums[c] / total
+                out[j, p, VARIANCE] += (sums[0] / total) ** 2
     _finish(out, replicates)
     return out
 
@@ -414,19 +498,21 @@ def threshold_of(values: Floats, beta: float, start: float) -> float:
 
 
 @_compiled
-def thresholds_with(offsets: Counts, q: Floats, ns: Counts, beta: float, replicates: int, seed: int, numbers: Counts) -> Floats:
-    """λ of n draws with replacement; (J, P, replicates). `ns` ascending."""
-    out = np.empty((ns.size, offsets.size - 1, replicates))
-    drawn, values = np.empty(ns[-1], np.int64), np.empty(ns[-1])
+def thresholds(offsets: Counts, q: Floats, ns: Counts, beta: float, draws: Places) -> Floats:
+    """λ of the first n draws (P, B, L); (J, P, B). `ns` ascending; NaN where n > L."""
+    out = np.full((ns.size, offsets.size - 1, draws.shape[1]), np.nan)
+    values = np.empty(ns[-1])
     for p in range(offsets.size - 1):
         pool = q[offsets[p] : offsets[p + 1]]
-        for b in range(replicates):
-            _draw_with(stream(seed, numbers[p], b), pool.size, drawn)
-            for i in range(drawn.size):
-                values[i] = pool[drawn[i]]
-            threshold = np.inf
+        for b in range(draws.shape[1]):
+            threshold, done = np.inf, 0
             for j in range(ns.size):
-                threshold = threshold_of(values[: ns[j]], beta, threshold)
+                if ns[j] > draws.shape[2]:
+                    break
+                for i in range(done, ns[j]):
+                    values[i] = pool[draws[p, b, i]]
+                done = ns[j]
+                threshold = threshold_of(values[:done], beta, threshold)
                 out[j, p, b] = threshold
     return out
 
@@ -486,7 +572,6 @@ def itp_with(offsets: Counts, q: Floats, payoffs: Floats, means: Floats, thresho
     return out
 
 
-_PER_UNIT = 64
 _RAMPS = np.empty((2 * int(_NORMAL_REACH * _PER_UNIT) + 1, 3))  # G, Φ and φ at multiples of 1/64 in [−8.5, 8.5]
 for _row in range(len(_RAMPS)):
     _z = _row / _PER_UNIT - _NORMAL_REACH
@@ -502,9 +587,9 @@ def _ramp(z: float) -> float:
     if z <= -_NORMAL_REACH:
         return 0.0
     row = int((z + _NORMAL_REACH) * _PER_UNIT + 0.5)
-    x = row / _PER_UNIT - _NORMAL_REACH
-    d = z - x
-    bend = 1 - d * (x / 3 - d * ((x * x - 1) / 12 - d * x * (x * x - 3) / 60))
+    x = row * (1.0 / _PER_UNIT) - _NORMAL_REACH
+    d, square = z - x, x * x
+    bend = 1 - d * (x * (1 / 3) - d * ((square - 1) * (1 / 12) - d * x * (square - 3) * (1 / 60)))
     return float(_RAMPS[row, 0] + d * (_RAMPS[row, 1] + 0.5 * d * _RAMPS[row, 2] * bend))
 
 
@@ -648,46 +733,35 @@ def _pessimistic(reward: float, threshold: float, ceiling: float) -> float:
 
 
 @_compiled
-def reuse(
-    offsets: Counts,
-    q: Floats,
-    payoffs: Floats,
-    n: int,
-    beta: float,
-    with_replacement: bool,
-    replicates: int,
-    seed: int,
-    numbers: Counts,
-) -> Floats:
-    """ITP on one batch (`itp-reuse`): λ, the ceiling max r and the rounds from the same n draws; (1, P, 8)."""
-    out = np.zeros((1, offsets.size - 1, 8))
-    drawn, values, batch = np.empty(n, np.int64), np.empty(n), np.empty(PAYOFFS)
-    for p in range(offsets.size - 1):
-        start, end = offsets[p], offsets[p + 1]
-        pool = np.empty(0 if with_replacement else end - start, np.int64)
-        for b in range(replicates):
-            if with_replacement:
-                _draw_with(stream(seed, numbers[p], b), end - start, drawn)
-            else:
-                _draw_without(stream(seed, numbers[p], b), pool, drawn)
-            for i in range(n):
-                values[i] = q[start + drawn[i]]
-            threshold, top = threshold_of(values, beta, np.inf), values.max()
-            batch[:] = 0.0
-            alive, gold = 1.0, 0.0
-            for i in range(n):
-                accept = _pessimistic(values[i], threshold, top)
-                for c in range(PAYOFFS):
-                    worth = payoffs[start + drawn[i], c]
-                    batch[c] += worth / n
-                    out[0, p, c] += alive * accept * worth
-                gold += alive * accept * payoffs[start + drawn[i], GOLD]
-                out[0, p, HALTING] += alive
-                alive *= 1 - accept
-            for c in range(PAYOFFS):
-                out[0, p, c] += alive * batch[c]
-            out[0, p, FALLBACK] += alive
-            out[0, p, VARIANCE] += (gold + alive * batch[GOLD]) ** 2
+def reuse(offsets: Counts, q: Floats, payoffs: Floats, lambdas: Floats, ns: Counts, draws: Places) -> Floats:
+    """ITP on one batch (`itp-reuse`): λ (J, P, B), the ceiling max r and the rounds from the same n draws; (J, P, 8)."""
+    replicates = draws.shape[1]
+    out = np.zeros((ns.size, offsets.size - 1, 8))
+    for j in range(ns.size):
+        for p in range(offsets.size - 1):
+            start = offsets[p]
+            for b in range(replicates):
+                batch, threshold = draws[p, b, : ns[j]], lambdas[j, p, b]
+                top = -np.inf
+                for i in range(batch.size):
+                    top = max(top, q[start + batch[i]])
+                alive, gold = 1.0, 0.0
+                for i in range(batch.size):
+                    accept = _pessimistic(q[start + batch[i]], threshold, top)
+                    for c in range(PAYOFFS):
+                        out[j, p, c] += alive * accept * payoffs[start + batch[i], c]
+                    gold += alive * accept * payoffs[start + batch[i], GOLD]
+                    out[j, p, HALTING] += alive
+                    alive *= 1 - accept
+                    if alive < _UNLIKELY:
+                        break
+                if alive >= _UNLIKELY:
+                    for i in range(batch.size):
+                        for c in range(PAYOFFS):
+                            out[j, p, c] += alive * payoffs[start + batch[i], c] / batch.size
+                        gold += alive * payoffs[start + batch[i], GOLD] / batch.size
+                out[j, p, FALLBACK] += alive
+                out[j, p, VARIANCE] += gold**2
     _finish(out, replicates)
     return out
 
@@ -698,65 +772,98 @@ def rounds_without(
     q: Floats,
     payoffs: Floats,
     means: Floats,
-    n: int,
-    cap: int,
-    beta: float,
+    lambdas: Floats,
+    ns: Counts,
+    caps: Counts,
+    ceilings: Floats,
     width: float,
     sigma_z: float,
-    ceiling: float,
     noise: Floats,
     grid: Floats,
     prices: Floats,
-    replicates: int,
-    seed: int,
-    numbers: Counts,
+    draws: Places,
 ) -> Floats:
-    """ITP (`noise` empty) or PrivITP (`noise` (P, B): what is added to λ) on draws without replacement; (1, P, 8).
+    """ITP (`noise` empty) or PrivITP (`noise` (P, B): what is added to λ (J, P, B)) on draws without replacement; (J, P, 8).
 
-    The first n draws give λ, the next ones are tried in turn, each with its acceptance probability; the fallback is one more
-    draw, uniform over what is left of the pool.
+    The first n draws gave λ, the next n₂ are tried in turn, each with its acceptance probability; the fallback is one more
+    draw, uniform over what is left of the pool. Rounds end where the chance to get there is negligible.
     """
-    out = np.zeros((1, offsets.size - 1, 8))
-    drawn, values, one, rest = np.empty(n + cap, np.int64), np.empty(n), np.empty(PAYOFFS), np.empty(PAYOFFS)
+    replicates, noisy = draws.shape[1], noise.size > 0
+    out = np.zeros((ns.size, offsets.size - 1, 8))
     for p in range(offsets.size - 1):
         start, size = offsets[p], offsets[p + 1] - offsets[p]
-        pool = np.empty(size, np.int64)
+        pool, worth = q[start : start + size], payoffs[start : start + size]
         for b in range(replicates):
-            _draw_without(stream(seed, numbers[p], b), pool, drawn)
-            for i in range(n):
-                values[i] = q[start + drawn[i]]
-            threshold, point = threshold_of(values, beta, np.inf), 0
-            if noise.size:
-                place = (threshold + noise[p, b] - grid[0]) / width * (grid.size - 1)
-                point = int(np.rint(min(max(place, 0.0), grid.size - 1.0)))
-                threshold = grid[point]
-            one[:] = 0.0
-            for c in range(PAYOFFS):
-                rest[c] = size * means[p, c]
-                for i in range(n + cap):
-                    rest[c] -= payoffs[start + drawn[i], c]
-            alive, halting = 1.0, 0.0
-            for i in range(n, n + cap):
-                reward = q[start + drawn[i]]
-                if noise.size:
-                    mass = _ramp((reward - threshold) / sigma_z) - _ramp((reward - ceiling) / sigma_z)
-                    accept = min(max(sigma_z / (ceiling - threshold) * mass, 0.0), 1.0)
-                else:
-                    accept = _pessimistic(reward, threshold, width)
-                for c in range(PAYOFFS):
-                    one[c] += alive * accept * payoffs[start + drawn[i], c]
-                halting += alive
-                alive *= 1 - accept
-            for c in range(PAYOFFS):
-                one[c] += alive * rest[c] / (size - n - cap)
-                out[0, p, c] += one[c]
-            out[0, p, FALLBACK] += alive
-            out[0, p, HALTING] += halting
-            if noise.size:
-                out[0, p, COST] += prices[point, 0] * (halting - (1 - alive)) + prices[point, 1] * (1 - alive)
-            out[0, p, VARIANCE] += one[GOLD] ** 2
+            order = draws[p, b]
+            drawn, summed = (0.0, 0.0, 0.0, 0.0), 0  # payoffs of so many first draws
+            for j in range(ns.size):
+                last = ns[j] + caps[j]
+                if size <= last:
+                    continue
+                threshold, point, ceiling = lambdas[j, p, b], 0, width
+                if noisy:
+                    place = (threshold + noise[p, b] - grid[0]) / width * (grid.size - 1)
+                    point = int(np.rint(min(max(place, 0.0), grid.size - 1.0)))
+                    threshold, ceiling = grid[point], ceilings[j]
+                alive, halting, gold, proxy, win, gold_win = _tried(pool, worth, order[ns[j] : last], threshold, ceiling, sigma_z, noisy)
+                if alive >= _UNLIKELY:
+                    if last < summed:
+                        drawn, summed = (0.0, 0.0, 0.0, 0.0), 0
+                    drawn, summed = _with_more(drawn, worth, order[summed:last]), last
+                    each = alive / (size - last)
+                    gold += each * (size * means[p, GOLD] - drawn[GOLD])
+                    proxy += each * (size * means[p, PROXY] - drawn[PROXY])
+                    win += each * (size * means[p, WIN] - drawn[WIN])
+                    gold_win += each * (size * means[p, GOLD_WIN] - drawn[GOLD_WIN])
+                out[j, p, GOLD] += gold
+                out[j, p, PROXY] += proxy
+                out[j, p, WIN] += win
+                out[j, p, GOLD_WIN] += gold_win
+                out[j, p, FALLBACK] += alive
+                out[j, p, HALTING] += halting
+                if noisy:
+                    out[j, p, COST] += prices[j, point, 0] * (halting - (1 - alive)) + prices[j, point, 1] * (1 - alive)
+                out[j, p, VARIANCE] += gold**2
     _finish(out, replicates)
     return out
+
+
+@_compiled
+def _tried(
+    pool: Floats, worth: Floats, order: Places, threshold: float, ceiling: float, sigma_z: float, noisy: bool
+) -> tuple[float, float, float, float, float, float]:
+    """Candidates tried in turn: P[all rejected], E[rounds], and the four payoffs that are earned by acceptance."""
+    alive, halting, gold, proxy, win, gold_win = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0  # scalars: sums in an array would wait for memory
+    steepness, unit = 1 / sigma_z, sigma_z / (ceiling - threshold)
+    for i in range(order.size):
+        candidate = order[i]
+        halting += alive
+        if noisy:
+            mass = _ramp((pool[candidate] - threshold) * steepness) - _ramp((pool[candidate] - ceiling) * steepness)
+            chance = alive * min(max(unit * mass, 0.0), 1.0)
+        else:
+            chance = alive * _pessimistic(pool[candidate], threshold, ceiling)
+        if chance > 0.0:
+            gold += chance * worth[candidate, GOLD]
+            proxy += chance * worth[candidate, PROXY]
+            win += chance * worth[candidate, WIN]
+            gold_win += chance * worth[candidate, GOLD_WIN]
+            alive -= chance
+            if alive < _UNLIKELY:
+                break
+    return alive, halting, gold, proxy, win, gold_win
+
+
+@_compiled
+def _with_more(sums: Four, worth: Floats, more: Places) -> Four:
+    """Payoffs summed over some more candidates."""
+    gold, proxy, win, gold_win = sums
+    for i in range(more.size):
+        gold += worth[more[i], GOLD]
+        proxy += worth[more[i], PROXY]
+        win += worth[more[i], WIN]
+        gold_win += worth[more[i], GOLD_WIN]
+    return gold, proxy, win, gold_win
 
 
 # ---- the authors' protocol ---------------------------------------------------------------------------------------------
@@ -785,11 +892,11 @@ def authors_comparison(
     n: within a replicate it is independent, and the table is read many times faster than fresh normals are made.
     """
     out = np.zeros((3, ns.size, offsets.size - 1, 8))
-    drawn, values, accept = np.empty(ns[-1], np.int64), np.empty(ns[-1]), np.empty(ns[-1])
+    drawn, values, accept = np.empty(ns[-1], np.int32), np.empty(ns[-1]), np.empty(ns[-1])
     highest, shift = np.empty(noise_draws, np.float32), np.empty(noise_draws, np.float32)
     for p in range(offsets.size - 1):
         start, end = offsets[p], offsets[p + 1]
-        pool = np.empty(end - start, np.int64)
+        pool = np.empty(end - start, np.int32)
         for b in range(replicates):
             state = stream(seed, numbers[p], b)
             _draw_without(state, pool, drawn)
@@ -855,7 +962,7 @@ def _noisy_acceptance(
 
 
 @_compiled
-def _earn(out: Floats, payoffs: Floats, start: int, drawn: Counts, accept: Floats, n: int, base: Floats) -> None:
+def _earn(out: Floats, payoffs: Floats, start: int, drawn: Places, accept: Floats, n: int, base: Floats) -> None:
     """Adds the payoffs of sequential rounds over the first n drawn candidates, else the fallback's."""
     alive, gold = 1.0, 0.0
     for i in range(n):

@@ -18,6 +18,7 @@ from privalign.acceptance import default_tail, positive
 from privalign.errors import InvalidInput
 from privalign.experiments.held_out import Measured, Splitting, check_part
 from privalign.experiments.matching import Budget, Matched, estimated_scale, match, priced
+from privalign.experiments.outcomes import PAIRED
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
 from privalign.intervals import shown
@@ -40,10 +41,15 @@ _SHOWN = (
     "lift_se_pp",
     "mc_se_pp",
     "proxy_mean",
+    "proxy_se",
     "gold_win_rate",
+    "gold_win_rate_se",
     "fallback_rate",
+    "fallback_rate_se",
     "halting_mean",
+    "halting_se",
     "tuning_lift_pp",
+    "reason",
 )
 
 
@@ -124,7 +130,11 @@ def matched(
         private.append((budget, least if multiple == 1 else priced(at, multiple * least.scale, sensitivity, budget)))
     final = measured([*references, skyline, *(found.mechanism for _, found in private)])
     rows = [_row(final, mechanism, skyline) for mechanism in (*references, skyline)]
-    rows += [_row(final, found.mechanism, skyline, budget, found.epsilon) for budget, found in private]
+    privbons = {budget: found.mechanism for budget, found in private if isinstance(found.mechanism, PrivBoN)}
+    rows += [
+        _row(final, found.mechanism, skyline, budget, found.epsilon) | final.reporting.pairs(found.mechanism, [privbons[budget], skyline])
+        for budget, found in private
+    ]
     stated = final.stated(sensitivity, settings, "β, σ_X/σ_Z, cap and multiple come")
     title = f"Utility at equal privacy, n = {n} (Δ = {shown(sensitivity.delta, 4)} of a range of {sensitivity.width:.4g})"
     return Study("matched", title, stated, rows, time.perf_counter() - started)
@@ -159,5 +169,6 @@ def _row(
         "delta": None if budget is None else budget.delta,
         **{name: getattr(mechanism, name, None) for name in ("n2", "scale", "sigma_x", "sigma_z", "beta")},
         **{name: row[name] for name in _SHOWN},
-        **measured.recovered(mechanism, skyline),
+        **dict.fromkeys(PAIRED),
+        **measured.reporting.recovered(mechanism, skyline),
     }

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from privalign.events import Composed
 from privalign.experiments import kernels
 from privalign.experiments.expectations import threshold_law
 from privalign.experiments.scored import ScoredPrompts
+from privalign.experiments.study import DRAWS
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
@@ -39,13 +40,15 @@ from privalign.settings import option
 Floats = NDArray[np.float64]
 _T = TypeVar("_T")
 
-DRAWS: Final = ("with", "without")
+PAIRED: Final = ("over_privbon_pp", "over_privbon_se_pp", "recovered_percent", "recovered_se_percent")
 LARGEST_SEED: Final = 2**62
 _INTERPOLATION_ERROR: Final = 1e-13
 _POINTS_ERROR: Final = 1e-11
 _LEAST_SCALE: Final = 1e-6  # relative to half the range; below, far more nodes are needed than are ever used
 _MOST_CENTRES: Final = 512  # beyond, averaging λ̃ directly over the points near λ is faster
 _CHUNK: Final = 64  # most prompts of one task
+_DRAWN: Final = 1 << 22  # draws of one task, about: 16 MiB
+ENOUGH: Final = 0.5  # of the prompts: a mechanism that fewer can serve is not measured, so that the others keep their prompts
 _TWO_PHASES: Final = (ITP, ITPReuse, PrivITP)
 
 
@@ -61,6 +64,7 @@ class Outcomes:
         epsilon: (M,) worst case of a query; epsilon_mean: the expected realised cost. NaN where not private.
         base: (P,) mean gold of the pool, what the base policy earns.
         skipped: how many candidates had no usable reward or gold, and how many prompts too few candidates.
+        reasons: (M,) why a mechanism was not measured, in which case its outcomes are NaN; None where it was.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -75,6 +79,7 @@ class Outcomes:
     epsilon: Floats
     base: Floats
     skipped: Mapping[str, int]
+    reasons: tuple[str | None, ...]
 
     def take(self, prompts: ArrayLike) -> Outcomes:
         """The same for some prompts: their numbers, or a mask of shape (P,)."""
@@ -85,30 +90,90 @@ class Outcomes:
     def rows(self) -> list[dict[str, Any]]:
         """One record a mechanism, in their order: means over prompts; `se` is the standard error of a mean over prompts.
 
-        `lift_pp` is against the base policy on the same prompts and its error that of the paired difference, in percentage
-        points; `mc_se_pp` is the part of it that more replicates would remove. None where there is no such number.
+        An error counts all that differs between prompts, Monte-Carlo noise included. `lift_pp` is against the base policy on the same
+        prompts and its error that of the paired difference, in percentage points; `mc_se_pp` is the part of it that more replicates
+        would remove. None where there is no such number; `reason` says why a mechanism was not measured.
         """
-        prompts = self.base.size
-        rows = []
-        for m, mechanism in enumerate(self.mechanisms):
-            lift = 100 * (self.true[m] - self.base)
-            row = {
-                "true_mean": self.true[m].mean(),
-                "true_se": error_of_mean(self.true[m]),
-                "lift_pp": lift.mean(),
-                "lift_se_pp": error_of_mean(lift),
-                "mc_se_pp": 100 * math.sqrt(self.true_variance[m].sum()) / prompts,
-                "proxy_mean": self.proxy[m].mean(),
-                "win_rate": self.win_rate[m].mean(),
-                "gold_win_rate": self.gold_win_rate[m].mean(),
-                "fallback_rate": self.fallback[m].mean(),
-                "halting_mean": self.halting[m].mean(),
-                "epsilon": self.epsilon[m],
-                "epsilon_mean": self.epsilon_mean[m].mean() if isinstance(mechanism, PrivITP) else self.epsilon[m],  # not rounded
-            }
-            numbers = {name: float(value) if math.isfinite(value) else None for name, value in row.items()}
-            rows.append({"mechanism": mechanism.name, "n": getattr(mechanism, "n", 1), **numbers})
-        return rows
+        return [self._row(m) for m in range(len(self.mechanisms))]
+
+    def _row(self, m: int) -> dict[str, Any]:
+        mechanism, lift = self.mechanisms[m], 100 * (self.true[m] - self.base)
+        row = {
+            "true_mean": self.true[m].mean(),
+            "true_se": error_of_mean(self.true[m]),
+            "lift_pp": lift.mean(),
+            "lift_se_pp": error_of_mean(lift),
+            "mc_se_pp": 100 * math.sqrt(self.true_variance[m].sum()) / self.base.size,
+            "proxy_mean": self.proxy[m].mean(),
+            "proxy_se": error_of_mean(self.proxy[m]),
+            "gap_se": error_of_mean(self.proxy[m] - self.true[m]),
+            "win_rate": self.win_rate[m].mean(),
+            "win_rate_se": error_of_mean(self.win_rate[m]),
+            "gold_win_rate": self.gold_win_rate[m].mean(),
+            "gold_win_rate_se": error_of_mean(self.gold_win_rate[m]),
+            "fallback_rate": self.fallback[m].mean(),
+            "fallback_rate_se": error_of_mean(self.fallback[m]),
+            "halting_mean": self.halting[m].mean(),
+            "halting_se": error_of_mean(self.halting[m]),
+            "epsilon": self.epsilon[m],
+            "epsilon_mean": self.epsilon_mean[m].mean() if isinstance(mechanism, PrivITP) else self.epsilon[m],  # not rounded
+        }
+        return {"mechanism": mechanism.name, "n": getattr(mechanism, "n", 1), **numbers(row), "reason": self.reasons[m]}
+
+    def over(self, mechanism: Mechanism, other: Mechanism) -> dict[str, float | None]:
+        """How much more gold it earns than another one on the same prompts, in points, with the error of the paired difference."""
+        return over(self._of(mechanism), self._of(other), error_of_mean)
+
+    def recovered(self, mechanism: Mechanism, skyline: Mechanism) -> dict[str, float | None]:
+        """Lift as a percentage of the skyline's, with a standard error over prompts (delta method on pairs).
+
+        None where the skyline does not lift the reward: there is nothing to recover. No error for a single prompt.
+        """
+        return recovered(self._of(mechanism) - self.base, self._of(skyline) - self.base, error_of_mean)
+
+    def paired_rows(self) -> list[dict[str, Any]]:
+        """`rows`, each with `pairs` among the mechanisms of the same n."""
+        return [
+            row | self.pairs(mechanism, [other for other in self.mechanisms if getattr(other, "n", 0) == getattr(mechanism, "n", None)])
+            for row, mechanism in zip(self.rows(), self.mechanisms, strict=True)
+        ]
+
+    def pairs(self, mechanism: Mechanism, others: Sequence[Mechanism]) -> dict[str, float | None]:
+        """A mechanism beside PrivBoN (`over`) and ITP (`recovered`) among others, where there is just one of them and it is another."""
+        found: dict[str, float | None] = dict.fromkeys(PAIRED)
+        for kind, compare in ((PrivBoN, self.over), (ITP, self.recovered)):
+            alike = [other for other in others if isinstance(other, kind)]
+            if len(alike) == 1 and not isinstance(mechanism, kind):
+                found |= compare(mechanism, alike[0])
+        return found
+
+    def _of(self, mechanism: Mechanism) -> Floats:
+        true: Floats = self.true[self.mechanisms.index(mechanism)]
+        return true
+
+
+def lacks(needed: int, able: int, prompts: int) -> str:
+    """Why a mechanism was not measured."""
+    return f"needs {needed} candidates a prompt; {able} of {prompts} prompts have them"
+
+
+def over(one: Floats, other: Floats, error: Callable[[Floats], float]) -> dict[str, float | None]:
+    """The mean difference of gold on the same prompts, in percentage points, with its error."""
+    difference = 100 * (one - other)
+    return numbers({"over_privbon_pp": difference.mean(), "over_privbon_se_pp": error(difference)})
+
+
+def recovered(lifts: Floats, most: Floats, error: Callable[[Floats], float]) -> dict[str, float | None]:
+    """See `Outcomes.recovered`: lifts on the same prompts, and the error of a mean."""
+    if not most.mean() > 0:
+        return dict.fromkeys(("recovered_percent", "recovered_se_percent"))
+    ratio = lifts.mean() / most.mean()
+    return numbers({"recovered_percent": 100 * ratio, "recovered_se_percent": 100 * error(lifts - ratio * most) / most.mean()})
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Plain numbers, None for what is not finite."""
+    return {name: float(value) if math.isfinite(value) else None for name, value in row.items()}
 
 
 def measure(
@@ -118,7 +183,7 @@ def measure(
     sensitivity: Sensitivity,
     *,
     delta: float = 1e-6,
-    draw: str = "with",
+    draw: str = "without",
     replicates: int = 50,
     seed: int = 0,
     workers: int = 1,
@@ -126,37 +191,39 @@ def measure(
 ) -> Outcomes:
     """Expected outcomes on every prompt that has enough candidates, in the order of the blocks.
 
-    Prompts are treated alike by all mechanisms: those with fewer usable candidates than the largest batch of any mechanism
-    (`draw` "with"), or than the largest number that one query may draw ("without"), are left out and counted. Cost: linear in
-    prompts and in the sum of n. The same seed gives the same outcomes for any number of workers.
+    A mechanism needs as many usable candidates of a prompt as one query may draw (`draw` "without"), or as its largest batch ("with").
+    One that fewer than half of the prompts can serve is not measured (`Outcomes.reasons`). All others are measured on the
+    same prompts: those that lack what the largest of them needs are left out and counted. Cost: linear in prompts and in the sum
+    of n. The same seed gives the same outcomes for any number of workers.
 
     Args:
         sensitivity: prices the mechanisms; its range must be `reward_range`, which rewards are clipped to.
         delta: δ of a PrivITP query.
-        draw: candidates are drawn from a prompt's pool "with" or "without" replacement.
+        draw: candidates are drawn from a prompt's pool "without" replacement: the pool is a sample of the policy, and outcomes are
+            unbiased for it; or "with": the pool is the policy (`DRAWS`).
         replicates: random draws a prompt where there is no closed form.
         workers: threads.
         progress: is told how many prompts are done.
 
     Raises:
-        InvalidInput: a setting is out of range, or no prompt has enough candidates.
+        InvalidInput: a setting is out of range, or no prompt has enough candidates for any mechanism.
     """
     if sensitivity.range != reward_range:
         raise InvalidInput(option("range"), "not the range that the sensitivity was stated for; give the same one to both")
     plan = _Plan.of(mechanisms, sensitivity, delta, draw, replicates, seed)
-    results, bases, skipped, most, done = [], [], {"candidates": 0, "prompts": 0}, 0, 0
+    results, bases, counts, done = [], [], [], 0
+    skipped = 0
 
     def tasks() -> Iterator[tuple[ScoredPrompts, int]]:
-        nonlocal most
+        nonlocal skipped
         first = 0
         for block in blocks:
-            enough = block.counts >= plan.least
-            most = max(most, int(block.counts.max(initial=0)))
-            skipped["candidates"] += block.skipped
-            skipped["prompts"] += int((~enough).sum())
+            counts.append(block.counts)
+            skipped += block.skipped
+            enough = block.counts >= plan.needs.min()
             kept = block if enough.all() else block.take(enough)
-            for start in range(0, kept.prompts, _CHUNK):
-                part = kept.take(np.arange(start, min(start + _CHUNK, kept.prompts)))
+            for start in range(0, kept.prompts, plan.chunk):
+                part = kept.take(np.arange(start, min(start + plan.chunk, kept.prompts)))
                 yield part, first
                 first += part.prompts
 
@@ -166,12 +233,7 @@ def measure(
         done += base.size
         if progress is not None:
             progress(done)
-    if not results:
-        raise InvalidInput(
-            option("n_grid"),
-            f"no prompt has the {plan.least} usable candidates that the largest needs (the most is {most}); give smaller sizes",
-        )
-    return plan.outcomes(np.concatenate(results, axis=1), np.concatenate(bases), skipped)
+    return plan.outcomes(results, bases, np.concatenate([np.empty(0, np.int64), *counts]), skipped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +242,7 @@ class Measuring:
 
     delta: float = 1e-6
     replicates: int = 50
-    draw: str = "with"
+    draw: str = "without"
     seed: int = 0
     workers: int = field(default=1, compare=False)
 
@@ -208,7 +270,7 @@ class Measuring:
 
     def stated(self, sensitivity: Sensitivity) -> dict[str, Any]:
         """These settings, Δ and the protocol, for a study's document."""
-        return {"protocol": "faithful", **asdict(self), **sensitivity.stated()}
+        return {"protocol": "faithful", **asdict(self), "draws": DRAWS[self.draw], **sensitivity.stated()}
 
 
 def in_order(run: Callable[[ScoredPrompts, int], _T], tasks: Iterable[tuple[ScoredPrompts, int]], workers: int) -> Iterator[_T]:
@@ -230,7 +292,7 @@ def in_order(run: Callable[[ScoredPrompts, int], _T], tasks: Iterable[tuple[Scor
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Everything that is the same for all prompts. `epsilon` (M,); `least`: candidates that a prompt must have."""
+    """Everything that is the same for all prompts. `epsilon` (M,); `needs` (M,): candidates that a prompt must have."""
 
     mechanisms: tuple[Mechanism, ...]
     sensitivity: Sensitivity
@@ -239,7 +301,7 @@ class _Plan:
     replicates: int
     seed: int
     epsilon: Floats
-    least: int
+    needs: NDArray[np.int64]
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], sensitivity: Sensitivity, delta: float, draw: str, replicates: int, seed: int) -> _Plan:
@@ -264,31 +326,67 @@ class _Plan:
             replicates,
             seed,
             np.array([price if math.isfinite(price) else math.nan for price in prices]),
-            max(_batch(mechanism) if with_replacement else mechanism.pool_size for mechanism in mechanisms),
+            np.array([_batch(mechanism) if with_replacement else mechanism.pool_size for mechanism in mechanisms]),
         )
+
+    @property
+    def drawn(self) -> int:
+        """How many candidates are drawn in a replicate: batches for λ with replacement, all that a query may need without."""
+        sizes = [mechanism.n for mechanism in self.mechanisms if isinstance(mechanism, _TWO_PHASES)]
+        return max(sizes, default=0) if self.with_replacement else int(self.needs.max())
+
+    @property
+    def chunk(self) -> int:
+        """How many prompts to do at a time: memory holds their draws."""
+        return max(1, min(_CHUNK, _DRAWN // max(1, self.replicates * self.drawn)))
 
     def run(self, block: ScoredPrompts, first: int) -> tuple[Floats, Floats]:
         """The kernels' results (M, P, 8) on a block whose first prompt has number `first`, and its base (P,)."""
-        low, high, width = self.sensitivity.range.low, self.sensitivity.range.high, self.sensitivity.width
-        pools = _Pools(block.offsets, *kernels.prepare(block.offsets, block.rewards, block.gold, low, high, width), first)
+        pools = _Pools(block, first, self)
         out = np.empty((len(self.mechanisms), block.prompts, 8))
         for kind, members in self._groups().items():
-            numbers = [number for number, _ in members]
             alike = [mechanism for _, mechanism in members]
-            out[numbers] = self._group(kind, alike, pools)
+            out[[number for number, _ in members]] = self._group(kind, alike, pools)
+        out[self.needs[:, None] > block.counts] = math.nan
         return out, pools.means[:, kernels.GOLD].copy()
 
-    def outcomes(self, results: Floats, base: Floats, skipped: Mapping[str, int]) -> Outcomes:
-        columns = {name: results[:, :, column] for name, column in _COLUMNS.items()}
+    def outcomes(self, results: Sequence[Floats], bases: Sequence[Floats], counts: NDArray[np.int64], skipped: int) -> Outcomes:
+        """From the results of all tasks, in which a prompt has NaN for a mechanism that needs more candidates than it has.
+
+        Args:
+            counts: usable candidates of every prompt, those included that have too few for any mechanism.
+        """
+        having = (counts[:, None] >= self.needs).sum(axis=0)
+        measured = having >= ENOUGH * max(1, (counts > 0).sum())
+        if not measured.any():  # then what most prompts can serve
+            measured = (self.needs == self.needs.min()) & (having > 0)
+        if not measured.any():
+            lacking = f"no prompt has the {self.needs.min()} usable candidates that one query needs (the most is {counts.max(initial=0)})"
+            raise InvalidInput(option("n_grid"), f"{lacking}; give smaller sizes")
+        least = self.needs[measured].max()
+        kept = counts[counts >= self.needs.min()] >= least
+        merged, base = np.concatenate(results, axis=1)[:, kept], np.concatenate(bases)[kept]
+        merged[~measured] = math.nan
+        columns = {name: merged[:, :, column] for name, column in _COLUMNS.items()}
         one_phase = [not isinstance(mechanism, _TWO_PHASES) for mechanism in self.mechanisms]
         columns["halting"][one_phase] = math.nan
+        left_out = {"candidates": skipped, "prompts": int(counts.size - base.size)}
+        reasons = tuple(
+            None if fits else lacks(int(need), int(able), counts.size)
+            for fits, need, able in zip(measured, self.needs, having, strict=True)
+        )
+        spent = self._spent(merged)
+        return Outcomes(self.mechanisms, **columns, epsilon_mean=spent, epsilon=self.epsilon, base=base, skipped=left_out, reasons=reasons)
+
+    def _spent(self, results: Floats) -> Floats:
+        """The expected realised cost on each prompt; (M, P)."""
         spent = results[:, :, kernels.COST]
         for m, mechanism in enumerate(self.mechanisms):
             if isinstance(mechanism, PrivITP) and not self.sensitivity.public:
                 spent[m] += _phase_1(mechanism, self.sensitivity, self.delta)
             else:
                 spent[m] = self.epsilon[m]
-        return Outcomes(self.mechanisms, **columns, epsilon_mean=spent, epsilon=self.epsilon, base=base, skipped=skipped)
+        return spent
 
     def _groups(self) -> dict[tuple[Any, ...], list[tuple[int, Mechanism]]]:
         """Mechanisms that one call of a kernel can do together, each with its number; ascending n within a group."""
@@ -299,8 +397,8 @@ class _Plan:
                     kind: tuple[Any, ...] = (type(mechanism), scale)
                 case PrivITP(_, _, beta, sigma_x, sigma_z, _):
                     kind = (PrivITP, beta, sigma_x, sigma_z)
-                case ITP(_, _, beta):
-                    kind = (ITP, beta)
+                case ITP(_, _, beta) | ITPReuse(_, beta):
+                    kind = (type(mechanism), beta)
                 case _:
                     kind = (type(mechanism),)
             groups.setdefault(kind, []).append((number, mechanism))
@@ -309,51 +407,54 @@ class _Plan:
     def _group(self, kind: tuple[Any, ...], alike: Sequence[Any], pools: _Pools) -> Floats:
         """One group's results, shape (J, P, 8)."""
         ns, where = np.unique([getattr(mechanism, "n", 1) for mechanism in alike], return_inverse=True)
-        draws = (self.replicates, self.seed, pools.numbers)
         if kind[0] is Base:
             return _padded(np.broadcast_to(pools.means, (len(alike), *pools.means.shape)))
         if kind[0] is BoN:
             return _padded(kernels.best_of(pools.offsets, pools.payoffs, ns, self.with_replacement))[where]
         if kind[0] in (PrivBoN, PrivBoNGaussian):
-            gumbel = kind[0] is PrivBoN
-            if self.with_replacement:
-                return _padded(kernels.noisy_best_with(pools.offsets, pools.q, pools.payoffs, kind[1], ns, gumbel))[where]
-            kernel = kernels.softmax_without if gumbel else kernels.gaussian_without
-            return kernel(pools.offsets, pools.q, pools.payoffs, kind[1], ns, *draws)[where]
+            return self._noisy_best(kind[0] is PrivBoN, kind[1], ns, pools)[where]
+        lambdas = pools.thresholds(ns, kind[1])[where]
         if kind[0] is ITPReuse:
-            parts = [
-                kernels.reuse(pools.offsets, pools.q, pools.payoffs, each.n, each.beta, self.with_replacement, *draws) for each in alike
-            ]
-            return np.concatenate(parts)
-        if not self.with_replacement:
-            return np.concatenate([self._rounds_without(each, pools) for each in alike])
-        thresholds = pools.thresholds(ns, kind[1], self.replicates, self.seed)[where]
+            return kernels.reuse(pools.offsets, pools.q, pools.payoffs, lambdas, ns[where], pools.draws)
+        return self._rounds_with(kind, alike, lambdas, pools) if self.with_replacement else self._rounds_without(alike, lambdas, pools)
+
+    def _noisy_best(self, gumbel: bool, scale: float, ns: NDArray[np.int64], pools: _Pools) -> Floats:
+        """PrivBoN or PrivBoN-Gaussian."""
+        if self.with_replacement:
+            return _padded(kernels.noisy_best_with(pools.offsets, pools.q, pools.payoffs, scale, ns, gumbel))
+        if gumbel:
+            return kernels.softmax_without(pools.offsets, pools.q, pools.payoffs, scale, ns, pools.draws)
+        return kernels.gaussian_without(pools.offsets, pools.q, pools.payoffs, scale, ns, pools.draws, self.seed, pools.numbers)
+
+    def _rounds_with(self, kind: tuple[Any, ...], alike: Sequence[Any], lambdas: Floats, pools: _Pools) -> Floats:
+        """ITP or PrivITP on draws with replacement."""
         caps, width = np.array([each.n2 for each in alike]), self.sensitivity.width
         if kind[0] is ITP:
-            return kernels.itp_with(pools.offsets, pools.q, pools.payoffs, pools.means, thresholds, caps, width)
+            return kernels.itp_with(pools.offsets, pools.q, pools.payoffs, pools.means, lambdas, caps, width)
         _, beta, sigma_x, sigma_z = kind
         ceilings = tuple(width + sigma_z * each.tail for each in alike)
         points, centres, centre_weights, smoothing = _smoothing(beta, sigma_x, sigma_z, width, int(caps.max()))
         to_sums = _to_sums((*points.tolist(), *ceilings), sigma_z, width, points.size)
         prices = np.stack([_prices(each, self.sensitivity, int(caps.max())) for each in alike])
         return kernels.privitp_with(
-            pools.offsets, pools.q, pools.payoffs, pools.means, thresholds, caps, np.array(ceilings), sigma_x, sigma_z, width,
+            pools.offsets, pools.q, pools.payoffs, pools.means, lambdas, caps, np.array(ceilings), sigma_x, sigma_z, width,
             points, to_sums, centres, centre_weights, smoothing, prices,
         )  # fmt: skip
 
-    def _rounds_without(self, mechanism: ITP | PrivITP, pools: _Pools) -> Floats:
+    def _rounds_without(self, alike: Sequence[ITP | PrivITP], lambdas: Floats, pools: _Pools) -> Floats:
         """ITP or PrivITP on draws without replacement; PrivITP with one λ̃ a replicate, its noise stratified over replicates."""
-        noise, sigma_z, ceiling, prices = np.empty((0, 0)), 1.0, 1.0, np.empty((0, 2))
-        width = self.sensitivity.width
-        if isinstance(mechanism, PrivITP):
+        first, width = alike[0], self.sensitivity.width
+        noise, sigma_z, ceilings, prices = np.empty((0, 0)), 1.0, np.empty(0), np.empty((0, 0, 2))
+        if isinstance(first, PrivITP):
             generators = [np.random.default_rng((self.seed, int(number))) for number in pools.numbers]
             strata = np.array([rng.permutation(self.replicates) + rng.random(self.replicates) for rng in generators])
-            noise = mechanism.sigma_x * ndtri(np.maximum(strata, 1e-300) / self.replicates)
-            sigma_z, ceiling = mechanism.sigma_z, width + mechanism.sigma_z * mechanism.tail
-            prices = _prices(mechanism, self.sensitivity)
+            noise = first.sigma_x * ndtri(np.maximum(strata, 1e-300) / self.replicates)
+            sigma_z, ceilings = first.sigma_z, np.array([width + first.sigma_z * each.tail for each in alike if isinstance(each, PrivITP)])
+            prices = np.stack([_prices(each, self.sensitivity) for each in alike if isinstance(each, PrivITP)])
+        ns, caps = (np.array([getattr(each, name) for each in alike]) for name in ("n", "n2"))
         return kernels.rounds_without(
-            pools.offsets, pools.q, pools.payoffs, pools.means, mechanism.n, mechanism.n2, mechanism.beta, width, sigma_z, ceiling,
-            noise, threshold_grid(mechanism.beta, width), prices, self.replicates, self.seed, pools.numbers,
+            pools.offsets, pools.q, pools.payoffs, pools.means, lambdas, ns, caps, ceilings, width, sigma_z,
+            noise, threshold_grid(first.beta, width), prices, pools.draws,
         )  # fmt: skip
 
 
@@ -369,18 +470,30 @@ _COLUMNS: Final = {
 
 
 class _Pools:
-    """One block as the kernels read it, with the thresholds that several mechanisms share."""
+    """One block as the kernels read it, with the draws and thresholds that several mechanisms share."""
 
-    def __init__(self, offsets: NDArray[np.int64], q: Floats, payoffs: Floats, means: Floats, first: int) -> None:
-        self.offsets, self.q, self.payoffs, self.means = offsets, q, payoffs, means
-        self.numbers = np.arange(first, first + len(offsets) - 1)
+    def __init__(self, block: ScoredPrompts, first: int, plan: _Plan) -> None:
+        scale, width = plan.sensitivity.range, plan.sensitivity.width
+        self.offsets = block.offsets
+        self.q, self.payoffs, self.means = kernels.prepare(block.offsets, block.rewards, block.gold, scale.low, scale.high, width)
+        self.numbers = np.arange(first, first + block.prompts)
+        self._plan = plan
         self._thresholds: dict[tuple[Any, ...], Floats] = {}
 
-    def thresholds(self, ns: NDArray[np.int64], beta: float, replicates: int, seed: int) -> Floats:
-        """λ of nested draws with replacement; (J, P, replicates)."""
+    @cached_property
+    def draws(self) -> NDArray[np.int32]:
+        """Positions of candidates that are drawn one after the other, (P, replicates, as many as a query draws)."""
+        plan = self._plan
+        if plan.with_replacement:
+            return kernels.draws_with(self.offsets, plan.drawn, plan.replicates, plan.seed, self.numbers)
+        length = min(plan.drawn, int(np.diff(self.offsets).max()))
+        return kernels.draws_without(self.offsets, length, plan.replicates, plan.seed, self.numbers)
+
+    def thresholds(self, ns: NDArray[np.int64], beta: float) -> Floats:
+        """λ of the first n draws; (J, P, replicates)."""
         key = (beta, *ns.tolist())
         if key not in self._thresholds:
-            self._thresholds[key] = kernels.thresholds_with(self.offsets, self.q, ns, beta, replicates, seed, self.numbers)
+            self._thresholds[key] = kernels.thresholds(self.offsets, self.q, ns, beta, self.draws)
         return self._thresholds[key]
 
 

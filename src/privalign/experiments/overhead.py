@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from privalign.acceptance import whole
 from privalign.experiments import paper
 from privalign.experiments.halting import Pools, Whole, simulate
-from privalign.experiments.study import Study
+from privalign.experiments.outcomes import ENOUGH, lacks
+from privalign.experiments.study import DRAWS, Study
 from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.protocol import Mechanism
@@ -42,30 +43,40 @@ class OverheadSettings:
 
 def overhead(
     pools: Sequence[ArrayLike],
-    reward_range: RewardRange,
+    sensitivity: Sensitivity,
     sizes: Sequence[int],
     settings: OverheadSettings,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Study:
     """One row per n. `generated_ratio` is (n + E[t] + P[fallback])/n: the fallback is one more candidate, and is not scored.
 
+    A row is null, with the reason, where fewer than half of the prompts have the 2n + 1 candidates of a query; all others are of the
+    same prompts.
+
     Args:
         pools: raw scores per prompt. sizes: candidates n (also the cap of phase 2).
+        sensitivity: the public range, and a Δ that changes nothing here.
 
     Raises:
         InvalidInput: a setting is out of range.
     """
     started = time.perf_counter()
-    data = Pools.of(pools, reward_range)
-    rows = []
-    for done, n in enumerate(sizes):
-        progress(done, len(sizes))
-        rows.append(_row(data, n, settings))
+    able = {n: sum(np.size(pool) > 2 * n for pool in pools) for n in sizes}
+    fitting = [n for n, count in able.items() if count >= ENOUGH * len(pools)] or [min(sizes)]
+    data = Pools.of(pools, sensitivity.range, needed=2 * max(fitting) + 1)
+    measured = {}
+    for done, n in enumerate(fitting):
+        progress(done, len(fitting))
+        measured[n] = _row(data, n, settings)
+    blank = dict.fromkeys(measured[fitting[0]])
+    rows = [measured.get(n, blank | {"n": n, "reason": lacks(2 * n + 1, able[n], len(pools))}) for n in sizes]
     stated = {
         **asdict(settings),
-        "range": [reward_range.low, reward_range.high],
+        **sensitivity.stated(),
         "prompts": len(data),
-        "candidates": "drawn with replacement from each prompt's recorded ones",
+        "dropped_prompts": len(pools) - len(data),
+        "draw": "without",
+        "draws": DRAWS["without"],
         "seconds_are": "median wall time of one selection, secure randomness, rewards in memory",
     }
     return Study("overhead", "Overhead of PrivITP over PrivBoN", stated, rows, time.perf_counter() - started)
@@ -92,6 +103,7 @@ def _row(data: Pools, n: int, settings: OverheadSettings) -> dict[str, Any]:
         "generated_ratio": generated / n,
         "privbon_seconds": privbon_seconds,
         "privitp_seconds": privitp_seconds,
+        "reason": None,
     }
 
 

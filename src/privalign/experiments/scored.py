@@ -7,9 +7,10 @@ finite reward or without a finite gold score is left out and counted; it never c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +21,14 @@ from numpy.typing import ArrayLike, NDArray
 from privalign.errors import InvalidFile, MissingDependency
 from privalign.experiments.stages.shards import MANIFEST
 from privalign.policies.recorded import Place, records
+from privalign.sensitivity import RewardRange
+from privalign.settings import option
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 BLOCK: Final = 1 << 19  # candidates in a block, about: 8 MiB of rewards and gold
+MUCH: Final = 0.05  # of the rewards, from which on a range that cuts them is warned of
 _ROWS: Final = 1 << 16  # of one Parquet batch
 _SHAPE: Final = '{"prompt": …, "responses": [{"text": …, "is_correct": …, REWARD: …}, …]}'
 _NOTHING: Final = "no records in it; give JSONL, a JSON array or Parquet of scored and graded candidates"
@@ -76,6 +80,63 @@ def join(blocks: Iterable[ScoredPrompts]) -> ScoredPrompts:
         np.concatenate(empty + [part.gold for part in parts]),
         sum(part.skipped for part in parts),
     )
+
+
+class Clamped:
+    """How many rewards of the blocks that pass lie outside a range, and count as its ends."""
+
+    def __init__(self, reward_range: RewardRange) -> None:
+        self._range = reward_range
+        self._below = self._above = self._all = 0
+        self._lowest, self._highest = math.inf, -math.inf
+
+    def counted(self, blocks: Iterable[ScoredPrompts]) -> Iterator[ScoredPrompts]:
+        """The blocks as they are."""
+        for block in blocks:
+            self._below += int((block.rewards < self._range.low).sum())
+            self._above += int((block.rewards > self._range.high).sum())
+            self._all += block.rewards.size
+            self._lowest = min(self._lowest, float(block.rewards.min(initial=math.inf)))
+            self._highest = max(self._highest, float(block.rewards.max(initial=-math.inf)))
+            yield block
+
+    def stated(self) -> dict[str, Any]:
+        """For a study's settings: the counts, and a `warning` where a twentieth of the rewards or more cannot be told apart."""
+        counts = {"clamped": {"below": self._below, "above": self._above, "of": self._all}}
+        cut = self._below + self._above
+        if cut < MUCH * max(1, self._all):
+            return counts
+        what = f"{cut} of {self._all} rewards lie outside {self._range.low:g} … {self._range.high:g} and count as its ends"
+        where = f"{self._below} below, {self._above} above; they reach from {self._lowest:.4g} to {self._highest:.4g}"
+        return counts | {"warning": f"{option('range')}: {what} ({where}); give a public range that holds most of them"}
+
+
+def read_pooled(paths: Sequence[Path], reward: str = "proxy_reward") -> Iterator[ScoredPrompts]:
+    """The prompts of several files or folders, one after the other, as `read_scored`."""
+    for path in paths:
+        yield from read_scored(path, reward)
+
+
+def provenance(paths: Sequence[Path], reward: str) -> dict[str, Any]:
+    """What a study is a study of, for its document: files by name and SHA-256 (of a folder's shards, in order), and the reward column.
+
+    Raises:
+        InvalidFile: one cannot be read.
+    """
+    names = [f"{path.absolute().parent.name}/{path.name}" if path.is_dir() else path.name for path in paths]
+    files = [{"name": name, "sha256": _sha256(path)} for name, path in zip(names, paths, strict=True)]
+    return {"file": ", ".join(names), "files": files, "reward": reward}
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except IsADirectoryError:
+        shards = "".join(f"{_sha256(shard)}  {shard.name}\n" for shard in sorted(path.glob("*.parquet")))
+        return hashlib.sha256(shards.encode()).hexdigest()
+    except OSError as error:
+        raise Place(path).flaw(f"cannot be read ({error.strerror}); give a file of scored candidates") from None
 
 
 def read_scored(path: Path, reward: str = "proxy_reward", *, block: int = BLOCK) -> Iterator[ScoredPrompts]:

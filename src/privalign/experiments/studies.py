@@ -6,8 +6,8 @@ One option has one name and one type in every study; defaults are those of the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from privalign.experiments.composition import CompositionSettings, authors_compo
 from privalign.experiments.held_out import Splitting
 from privalign.experiments.matched import MatchedSettings, matched
 from privalign.experiments.overhead import OverheadSettings, overhead
-from privalign.experiments.scored import ScoredPrompts, read_scored
-from privalign.experiments.study import Study
+from privalign.experiments.scored import Clamped, ScoredPrompts, provenance, read_pooled
+from privalign.experiments.study import Study, titled, versions
 from privalign.experiments.win_rates import PAPER_SIZES, WinRateSettings, win_rates
 from privalign.sensitivity import Sensitivity
 from privalign.settings import named, option, parse
@@ -34,10 +34,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a study is about: scored and graded prompts, and the public range of their rewards with its Δ."""
+    """What a study is about: scored and graded prompts, the public range of their rewards with its Δ, and where they come from."""
 
     blocks: Sequence[ScoredPrompts]
     sensitivity: Sensitivity
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def pools(self) -> list[NDArray[np.float64]]:
@@ -50,8 +51,8 @@ class Source:
         ]
 
 
-def read_source(path: Path, options: Mapping[str, Any]) -> Source:
-    """Reads the whole file, and the sensitivity from the options `range`, `sensitivity` and `certificate`.
+def read_source(paths: Sequence[Path], options: Mapping[str, Any]) -> Source:
+    """Reads whole files or folders, whose prompts are pooled; Δ is from the options `range`, `sensitivity` and `certificate`.
 
     Raises:
         InvalidInput: `range` is missing, or one of them is wrong. InvalidFile: the file is.
@@ -60,7 +61,8 @@ def read_source(path: Path, options: Mapping[str, Any]) -> Source:
         raise InvalidInput(option("range"), "missing; give the public range LO,HI that rewards are clipped to")
     stated = {name: options.get(name) for name in ("range", "sensitivity", "certificate")}
     sensitivity = parse({"mechanism": "base", **stated}).sensitivity
-    return Source(list(read_scored(path, str(options.get("reward", "proxy_reward")))), sensitivity)
+    reward = str(options.get("reward", "proxy_reward"))
+    return Source(list(read_pooled(paths, reward)), sensitivity, provenance(paths, reward))
 
 
 def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: Progress = lambda *_: None) -> Study:
@@ -80,33 +82,43 @@ def run_study(kind: str, options: Mapping[str, Any], source: Source, progress: P
         if name not in names:
             raise InvalidInput(option(name), f"not an option of study {kind}, which takes {', '.join(option(known) for known in names)}")
     values = {name: _READERS[name](name, value) for name, value in given.items()}
-    skipped = sum(block.skipped for block in source.blocks)
+    clamped = Clamped(source.sensitivity.range)
+    skipped = sum(block.skipped for block in clamped.counted(source.blocks))
     with named(names):
         study = run(source, values, progress)
-    return replace(study, settings={**study.settings, "skipped_candidates": skipped})
+    stated: dict[str, Any] = {"skipped_candidates": skipped, "versions": versions()}
+    if study.settings.get("protocol") != "authors":  # which z-scores
+        stated |= clamped.stated()
+    return replace(study, title=titled(study, source.provenance), settings={**source.provenance, **study.settings, **stated})
 
 
-def run_studies(tables: Sequence[Mapping[str, Any]], path: Path, progress: Callable[[str, int, int], None]) -> Iterator[tuple[str, Study]]:
-    """The studies of a recipe, one after the other, each with its name.
-
-    Args:
-        tables: `Recipe.studies`: `name`, `kind` (default: the name), options. path: the scored and graded candidates.
+def kind_of(table: Mapping[str, Any]) -> str:
+    """The kind of study that a recipe's table asks for: `kind`, or its name.
 
     Raises:
-        InvalidInput: as `run_study`, the table named; raised before anything runs where the kind is unknown.
+        InvalidInput: there is no such kind.
     """
-    kinds = {str(table["name"]): str(table.get("kind", table["name"])) for table in tables}
-    for name, kind in kinds.items():
-        if kind not in KINDS:
-            raise InvalidInput(f"[evaluate.{name}] kind", f"{kind!r} is not one of {', '.join(KINDS)}")
-    for table in tables:
-        name = str(table["name"])
-        options = {key: value for key, value in table.items() if key not in ("name", "kind")}
-        try:
-            source = read_source(path, options)
-            yield name, run_study(kinds[name], options, source, partial(progress, name))
-        except InvalidInput as error:
-            raise InvalidInput(f"[evaluate.{name}] {error.field}", error.message) from None
+    kind = str(table.get("kind", table["name"]))
+    if kind not in KINDS:
+        raise InvalidInput(f"[evaluate.{table['name']}] kind", f"{kind!r} is not one of {', '.join(KINDS)}")
+    return kind
+
+
+def run_table(table: Mapping[str, Any], paths: Sequence[Path], progress: Callable[[str, int, int], None]) -> Study:
+    """The study of a recipe's table on the prompts of all paths.
+
+    Args:
+        table: of `Recipe.studies`: `name`, `kind` (default: the name), options. paths: the scored and graded candidates.
+
+    Raises:
+        InvalidInput: as `run_study`, the table named.
+    """
+    name, options = str(table["name"]), {key: value for key, value in table.items() if key not in ("name", "kind")}
+    kind = kind_of(table)
+    try:
+        return run_study(kind, options, read_source(paths, options), partial(progress, name))
+    except InvalidInput as error:
+        raise InvalidInput(f"[evaluate.{name}] {error.field}", error.message) from None
 
 
 def _comparison(source: Source, given: dict[str, Any], progress: Progress) -> Study:
@@ -164,7 +176,7 @@ def _win_rate(source: Source, given: dict[str, Any], progress: Progress) -> Stud
 
 def _overhead(source: Source, given: dict[str, Any], progress: Progress) -> Study:
     sizes = given.pop("n_grid", (256,))
-    return overhead(source.pools, source.sensitivity.range, sizes, OverheadSettings(_needed(given, "sigma"), **given), progress)
+    return overhead(source.pools, source.sensitivity, sizes, OverheadSettings(_needed(given, "sigma"), **given), progress)
 
 
 def _budget(source: Source, given: dict[str, Any], progress: Progress) -> Study:
@@ -219,6 +231,13 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
+def _above_0(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if number <= 0:
+        raise InvalidInput(option(name), f"{number} is not a finite number above 0")
+    return number
+
+
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value)
     if number != int(number) or number < (0 if name == "seed" else 1):
@@ -245,10 +264,10 @@ def _several(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any,
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("n", "n2", "seeds", "most", "replicates", "seed", "workers", "simulated", "timed", "queries"), _whole),
-    **dict.fromkeys(
-        ("sigma", "scale", "sigma_x", "sigma_z", "tail", "beta", "epsilon", "delta", "total_delta", "order", "held_out"), _number
-    ),
-    **dict.fromkeys(("sigmas", "betas", "epsilons", "splits", "multiples"), _several(_number)),
+    **dict.fromkeys(("sigma", "scale", "sigma_x", "sigma_z", "tail", "beta"), _above_0),
+    **dict.fromkeys(("epsilon", "delta", "total_delta", "order", "held_out"), _number),
+    **dict.fromkeys(("sigmas", "betas", "splits"), _several(_above_0)),
+    **dict.fromkeys(("epsilons", "multiples"), _several(_number)),
     **dict.fromkeys(("n_grid", "streams", "caps"), _several(_whole)),
     "mechanisms": _several(_text),
     **dict.fromkeys(("protocol", "parameter", "draw"), _text),

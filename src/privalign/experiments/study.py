@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from privalign import __version__
 from privalign.errors import InvalidFile
 
 NOTICE: Final = "not a private release: computed from rewards that are treated as public"
+DRAWS: Final = {  # what a prompt's recorded candidates stand for
+    "without": "draws without replacement: a pool is a sample of the policy",
+    "with": "draws with replacement: the pool is the policy",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,16 @@ class Study:
             "settings": dict(self.settings),
             "seconds": self.seconds,
         }
+
+
+def titled(study: Study, provenance: Mapping[str, Any]) -> str:
+    """A comparison's title with the candidates that it is of, as `scored.provenance` tells them: others have settings to tell."""
+    return f"{study.title} of {provenance['file']}" if study.kind == "comparison" and "file" in provenance else study.title
+
+
+def versions() -> dict[str, str]:
+    """Of the package and of what its numbers rest on, for a study's settings."""
+    return {"privalign": __version__, **{name: version(name) for name in ("numpy", "numba", "scipy")}}
 
 
 def read_study(path: Path) -> Study:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from privalign.experiments.outcomes import Measuring, error_of_mean
+from privalign.experiments.outcomes import Measuring
 from privalign.experiments.paper import privitp
 from privalign.experiments.scored import ScoredPrompts
 from privalign.experiments.study import Study
@@ -41,10 +41,7 @@ def win_rates(
     sigma, beta = settings.sigma, settings.beta
     rules = [rule for n in sizes for rule in (BoN(n), PrivBoN(n, sigma), ITP(n, n, beta), privitp(n, beta, sigma))]
     outcomes = settings.measure(blocks, rules, sensitivity, progress)
-    rows = [
-        row | {"win_rate_se": error_of_mean(rates), "gold_win_rate_se": error_of_mean(gold_rates)}
-        for row, rates, gold_rates in zip(outcomes.rows(), outcomes.win_rate, outcomes.gold_win_rate, strict=True)
-    ]
+    rows = outcomes.paired_rows()
     stated = {
         **settings.stated(sensitivity),
         "prompts": len(outcomes.base),

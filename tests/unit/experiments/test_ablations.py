@@ -14,7 +14,7 @@ from privalign.experiments.ablations import beta_ablation, noise_comparison, sig
 from privalign.experiments.held_out import Splitting
 from privalign.experiments.outcomes import measure
 from privalign.experiments.scored import ScoredPrompts
-from privalign.experiments.studies import KINDS, Source, read_source, run_studies, run_study
+from privalign.experiments.studies import KINDS, Source, kind_of, read_source, run_study, run_table
 from privalign.experiments.win_rates import WinRateSettings, win_rates
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -68,11 +68,38 @@ def test_noise_over_n() -> None:
     assert keys == [("itp", None, 4), ("itp", None, 8), *noisy]
 
 
+def test_all_prompts_report_where_nothing_is_chosen() -> None:
+    """One β over n, or no held-out part: no prompt is put aside, nothing is selected."""
+    one = noise_comparison([scored()], WHOLE, [0.1], [4], betas=[0.1], settings=QUICK)
+    assert one.settings["prompts"] == 20
+    assert {"prompts_tuning", "chosen_on_rewards"}.isdisjoint(one.settings)
+    assert [row["tuning_lift_pp"] for row in one.rows] == [None, None]
+    study = sigma_ablation([scored()], WHOLE, [0.1, 1.0], n=4, settings=Splitting(replicates=10, held_out=0.0))
+    assert study.settings["prompts"] == 20
+    assert not any(row["selected"] for row in study.rows)
+    with pytest.raises(InvalidInput, match="--held-out: 0 is not strictly between"):
+        noise_comparison([scored()], WHOLE, [0.1], [4], betas=[0.1, 1.0], settings=Splitting(held_out=0.0))
+
+
+def test_pairs_of_mechanisms_in_ablations() -> None:
+    """PrivITP beside PrivBoN of its σ, and beside ITP of its β, prompt by prompt."""
+    study = sigma_ablation([scored()], WHOLE, [0.1, 1.0], n=4, settings=QUICK)
+    for privbon, privitp in zip(study.rows[::2], study.rows[1::2], strict=True):
+        assert privbon["over_privbon_pp"] is None
+        assert privitp["over_privbon_pp"] == pytest.approx(privitp["lift_pp"] - privbon["lift_pp"])
+        assert privitp["over_privbon_se_pp"] > 0
+    study = beta_ablation([scored()], WHOLE, [0.1, 1.0], n=4, sigma=0.2, settings=QUICK)
+    for itp, privitp in zip(study.rows[::2], study.rows[1::2], strict=True):
+        assert itp["recovered_percent"] is None
+        assert privitp["recovered_percent"] == pytest.approx(100 * privitp["lift_pp"] / itp["lift_pp"])
+        assert privitp["recovered_se_percent"] > 0
+
+
 def test_win_rates() -> None:
     block = scored()
     study = win_rates([block], WHOLE, [2, 8], WinRateSettings(0.2, replicates=10))
     assert [(row["n"], row["mechanism"]) for row in study.rows] == [(n, m) for n in (2, 8) for m in ("bon", "privbon", "itp", "privitp")]
-    outcomes = measure([block], [PrivBoN(8, 0.2)], UNIT, WHOLE)
+    outcomes = measure([block], [PrivBoN(8, 0.2)], UNIT, WHOLE, replicates=10)
     row = study.rows[5]
     assert row["gold_win_rate"] == pytest.approx(float(outcomes.gold_win_rate.mean()))
     assert row["gold_win_rate_se"] == pytest.approx(float(outcomes.gold_win_rate.std(ddof=1)) / math.sqrt(20))
@@ -116,7 +143,8 @@ def test_comparison_is_what_was_measured() -> None:
     block = scored(6)
     study = run_study("comparison", OPTIONS["comparison"], Source([block], WHOLE))
     assert [(row["mechanism"], row["n"]) for row in study.rows][:4] == [("base", 1), ("bon", 2), ("bon", 4), ("privbon", 2)]
-    assert study.rows[4] == measure([block], [PrivBoN(4, 0.1)], UNIT, WHOLE).rows()[0]
+    (alone,) = measure([block], [PrivBoN(4, 0.1)], UNIT, WHOLE).rows()
+    assert study.rows[4].items() >= alone.items()
 
 
 @pytest.mark.parametrize("parameter", ["beta", "n"])
@@ -139,7 +167,11 @@ def test_other_ablations_by_name(parameter: str) -> None:
         ("composition", {}, "--sigmas"),
         ("composition", {"sigmas": "a"}, "--sigmas"),
         ("composition", {"sigmas": []}, "--sigmas"),
-        ("composition", {"sigmas": [-1.0]}, "sigma_x"),
+        ("composition", {"sigmas": [-1.0]}, "--sigmas"),
+        ("matched", {"betas": [0.0]}, "--betas"),
+        ("overhead", {"sigma": 0.0}, "--sigma"),
+        ("budget", {"sigmas": "1,-1"}, "--sigmas"),
+        ("ablation", {"parameter": "sigma", "sigmas": [1], "beta": -1}, "--beta"),
         ("composition", {"sigmas": [1], "protocol": "other"}, "--protocol"),
         ("composition", {"sigmas": [1], "betas": [1]}, "--betas"),
         ("composition", {"sigmas": [1], "n": 1.5}, "--n"),
@@ -163,17 +195,17 @@ def test_wrong_options(kind: str, options: dict[str, Any], field: str) -> None:
 def test_recipe_tables(tmp_path: Path) -> None:
     file = tmp_path / "scored.jsonl"
     response = '{"text": "a", "is_correct": 1, "proxy_reward": 0.5}, {"text": "b", "is_correct": 0, "proxy_reward": null}'
-    file.write_text(f'{{"prompt": "p", "responses": [{response}]}}\n' * 2)
+    file.write_text(f'{{"prompt": "p", "responses": [{", ".join([response] * 9)}]}}\n' * 2)
     tables = [
         {"name": "table-6", "kind": "budget", "range": [0, 1], "n": 4, "simulated": 20},
         {"name": "overhead", "range": [0, 1], "sigma": 1, "n_grid": [4], "simulated": 20, "timed": 1},
     ]
-    done = dict(run_studies(tables, file, lambda *_: None))
+    done = {str(table["name"]): run_table(table, [file], lambda *_: None) for table in tables}
     assert {name: study.kind for name, study in done.items()} == {"table-6": "budget", "overhead": "overhead"}
-    assert done["table-6"].settings["skipped_candidates"] == 2
+    assert done["table-6"].settings["skipped_candidates"] == 18
     with pytest.raises(InvalidInput, match=r"\[evaluate.x\] kind: 'x' is not one of"):
-        next(run_studies([{"name": "x"}], file, lambda *_: None))
+        kind_of({"name": "x"})
     with pytest.raises(InvalidInput, match=r"\[evaluate.budget\] --range: missing"):
-        next(run_studies([{"name": "budget"}], file, lambda *_: None))
+        run_table({"name": "budget"}, [file], lambda *_: None)
     with pytest.raises(InvalidInput, match="--range"):
-        read_source(file, {})
+        read_source([file], {})

@@ -58,15 +58,34 @@ def test_rows_do_not_depend_on_workers_or_blocks() -> None:
         )
 
 
+def test_the_base_policy_and_pairs_with_their_errors() -> None:
+    block = prompts()
+    rows, facts = compare(lambda: [block], (1, 4), mechanisms=["base", "privbon", "itp", "privitp"])
+    base, *others = rows
+    assert (base["mechanism"], base["n"], base["win_rate"], base["mc_se_pp"]) == ("base", 1, pytest.approx(0.5), 0)
+    assert base["true_mean"] == pytest.approx(facts["base_gold"])
+    assert len(others) == 6
+    privitp, privbon, itp = (
+        next(row for row in others if (row["mechanism"], row["n"]) == (name, 4)) for name in ("privitp", "privbon", "itp")
+    )
+    assert privitp["over_privbon_pp"] == pytest.approx(privitp["lift_pp"] - privbon["lift_pp"])
+    assert privitp["recovered_percent"] == pytest.approx(100 * privitp["lift_pp"] / itp["lift_pp"])
+    for row in others:
+        assert row["proxy_se"] > 0
+        assert row["gold_win_rate_se"] > 0
+    with pytest.raises(InvalidInput, match="no prompt has the 11 usable"):
+        compare(lambda: [block], (11,), mechanisms=["base"])
+
+
 def test_what_cannot_be_compared_is_named() -> None:
     block = prompts()
     with pytest.raises(InvalidInput, match="no prompt has the 11 usable candidates"):
-        compare(lambda: [block], (1, 11))
+        compare(lambda: [block], (11, 12))
     for rewards in (np.ones(30), np.full(30, 0.3), np.resize([1e308, -1e308], 30)):  # the mean of 0.3 is not quite 0.3
         with pytest.raises(InvalidInput, match="rewards are all equal or too large"):
             compare(lambda rewards=rewards: [ScoredPrompts(block.offsets, rewards, block.gold)], (1,))  # type: ignore[misc]
-    with pytest.raises(InvalidInput, match="'base' is not one of bon, privbon, itp, privitp"):
-        compare(lambda: [block], (1,), mechanisms=["base"])
+    with pytest.raises(InvalidInput, match="'best' is not one of base, bon, privbon, itp, privitp"):
+        compare(lambda: [block], (1,), mechanisms=["best"])
     for sizes in ((2, 1), (1, 1), (0, 1)):  # the kernel's scratch has the size of the last one
         with pytest.raises(InvalidInput, match="does not rise from at least 1"):
             compare(lambda: [block], sizes)

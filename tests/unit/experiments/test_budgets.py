@@ -13,7 +13,7 @@ from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import RewardRange, Sensitivity
 
 UNIT = RewardRange(0.0, 1.0)
-POOLS = [np.random.default_rng(0).random(30) for _ in range(5)]
+POOLS = [np.random.default_rng(0).random(33) for _ in range(5)]
 QUICK = BudgetSettings(simulated=500)
 
 

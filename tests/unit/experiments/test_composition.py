@@ -42,16 +42,17 @@ PRIVITP = PrivITP(n=4, n2=5, beta=0.1, sigma_x=0.2, sigma_z=0.3, tail=3.0)
 
 def pools(prompts: int = 6, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.normal(rng.normal(0, 0.3), 0.4, rng.integers(3, 30)) for _ in range(prompts)]
+    return [rng.normal(rng.normal(0, 0.3), 0.4, rng.integers(11, 30)) for _ in range(prompts)]
 
 
 def test_pools_are_clipped_and_shifted() -> None:
-    data = Pools.of([[-5.0, 0.25], [5.0]], RANGE)
+    data = Pools.of([[-5.0, 0.25], [5.0], []], RANGE, 1)
     assert data.rewards.tolist() == [0.0, 1.25, 2.0]
     assert data.offsets.tolist() == [0, 2, 3]
+    assert Pools.of([[1.0], [0.0, 1.0]], RANGE, 2).rewards.tolist() == [1.0, 2.0]
     for bad in ([], [[1.0], []]):
-        with pytest.raises(InvalidInput, match="responses"):
-            Pools.of(bad, RANGE)
+        with pytest.raises(InvalidInput, match=r"no prompt has the 2 usable candidates that one query needs \(the most is [01]\)"):
+            Pools.of(bad, RANGE, 2)
 
 
 def test_normalisers_are_those_of_the_mechanism() -> None:
@@ -62,14 +63,14 @@ def test_normalisers_are_those_of_the_mechanism() -> None:
 @pytest.mark.slow
 def test_simulation_has_the_law_of_the_mechanism() -> None:
     """Two-sample χ² on (coarse λ̃, t or fallback), 20,000 against 6,000 queries; false alarms: 1e-6."""
-    pool = np.array([-0.8, -0.1, 0.0, 0.3, 0.9])
-    data = Pools.of([[0.0], pool], RANGE)
+    pool = np.array([-0.8, -0.1, 0.0, 0.3, 0.9, 0.2, -0.3, -1.0, 0.5, 0.1, 0.7])
+    data = Pools.of([np.zeros(10), pool], RANGE, PRIVITP.pool_size)
     positions, halts = simulate(PRIVITP, data, np.ones(20_000, dtype=np.int64), np.random.default_rng(2))
     rng, noise, grid = np.random.default_rng(3), SeededRandomness(4), threshold_grid(PRIVITP.beta, RANGE.width)
     table = np.zeros((2, 4, PRIVITP.n2 + 1))
     np.add.at(table[0], (positions // (THRESHOLDS // 4), halts - 1), 1)
     for _ in range(6_000):
-        selection = select_from_pool(PRIVITP, Sensitivity.of_range(RANGE), noise, rng.choice(pool, PRIVITP.pool_size))
+        selection = select_from_pool(PRIVITP, Sensitivity.of_range(RANGE), noise, rng.choice(pool, PRIVITP.pool_size, replace=False))
         assert isinstance(selection.realised, Composed)
         position = int(np.searchsorted(grid, selection.realised.events[1].threshold - 1e-9))
         table[1, position // (THRESHOLDS // 4), PRIVITP.n2 if selection.fallback else selection.halting_time - 1] += 1
@@ -78,11 +79,11 @@ def test_simulation_has_the_law_of_the_mechanism() -> None:
 
 
 def test_positions_are_those_that_the_mechanism_snaps_to() -> None:
-    data = Pools.of([np.linspace(-1, 1, 9)], RANGE)
+    data = Pools.of([np.linspace(-1, 1, 9)], RANGE, 9)
     quiet = PrivITP(n=4, n2=5, beta=0.1, sigma_x=1e-12, sigma_z=0.3, tail=3.0)
     zeros = np.zeros(200, dtype=np.int64)
     positions, _ = simulate(quiet, data, zeros, np.random.default_rng(5))
-    thresholds = normalisers(data.draw(zeros, 4, np.random.default_rng(5)), 0.1)
+    thresholds = normalisers(data.draw(zeros, 9, np.random.default_rng(5))[:, :4], 0.1)
     assert threshold_grid(0.1, 2.0)[positions].tolist() == [snap(float(t), 0.1, 2.0) for t in thresholds]
 
 
@@ -91,7 +92,7 @@ def test_positions_are_those_that_the_mechanism_snaps_to() -> None:
 @pytest.mark.parametrize("sensitivity", [Sensitivity.of_range(RANGE), Sensitivity(0.2, RANGE)], ids=["range", "small"])
 def test_answered_is_what_an_account_answers(name: str, sensitivity: Sensitivity) -> None:
     """Against the naive twin that charges event by event."""
-    data, worst = Pools.of(pools(), RANGE), PRIVITP.event(sensitivity)
+    data, worst = Pools.of(pools(), RANGE, 10), PRIVITP.event(sensitivity)
     rule = make_rule(name, 200.0, 1e-2, order=1.5 if name == "renyi" else None)
     grid = threshold_grid(PRIVITP.beta, RANGE.width)
     realised = (

@@ -25,8 +25,10 @@ from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivit
 RANGE = RewardRange(-1.0, 1.5)
 PRICE = Sensitivity(0.5, RANGE)
 KEYS = [
-    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "win_rate", "gold_win_rate",
-    "fallback_rate", "halting_mean", "epsilon", "epsilon_mean",
+    "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "gap_se", "win_rate",
+    "win_rate_se",
+    "gold_win_rate", "gold_win_rate_se", "fallback_rate", "fallback_rate_se", "halting_mean", "halting_se", "epsilon", "epsilon_mean",
+    "reason",
 ]  # fmt: skip
 
 
@@ -104,21 +106,65 @@ def test_rows_have_the_keys_of_the_contract() -> None:
     assert [by[name, 4]["halting_mean"] is None for name in ("bon", "privbon", "privbon-gaussian", "itp", "itp-reuse", "privitp")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
-    assert by["bon", 4]["mc_se_pp"] == by["privbon", 4]["mc_se_pp"] == 0
+    assert by["bon", 4]["mc_se_pp"] == 0
     assert by["itp", 4]["mc_se_pp"] > 0
+    assert by["privbon", 4]["mc_se_pp"] > 0
+    for name, key in (("proxy", "proxy_se"), ("win_rate", "win_rate_se"), ("gold_win_rate", "gold_win_rate_se")):
+        assert [row[key] for row in rows] == pytest.approx(getattr(outcomes, name).std(axis=1, ddof=1) / math.sqrt(outcomes.base.size))
     lift = 100 * (outcomes.true - outcomes.base)
-    assert [row["lift_se_pp"] for row in rows] == pytest.approx(lift.std(axis=1, ddof=1) / math.sqrt(7))
+    assert [row["lift_se_pp"] for row in rows] == pytest.approx(lift.std(axis=1, ddof=1) / math.sqrt(outcomes.base.size))
 
 
 def test_prompts_with_too_few_candidates_are_left_out_for_every_mechanism_and_counted() -> None:
+    """And a mechanism that fewer than half of the prompts can serve is not measured: the others keep their prompts."""
     short = ScoredPrompts(POOLS.offsets, POOLS.rewards, POOLS.gold, skipped=7)
-    outcomes = measure([short], rules(5, 12), RANGE, PRICE)
+    outcomes = measure([short], rules(5, 12), RANGE, PRICE, draw="with")
     assert outcomes.skipped == {"candidates": 7, "prompts": 1}
     assert outcomes.true.shape == (13, 6)
-    outcomes = measure([short], rules(5, 12), RANGE, PRICE, draw="without")  # 25 candidates a query
-    assert outcomes.skipped == {"candidates": 7, "prompts": 4}
-    with pytest.raises(InvalidInput, match=r"no prompt has the 101 usable candidates that the largest needs \(the most is 100\)"):
-        measure([short], [BoN(101)], RANGE, PRICE)
+    assert set(outcomes.reasons) == {None}
+    outcomes = measure([short], rules(5, 12), RANGE, PRICE)  # up to 25 candidates a query
+    assert outcomes.skipped == {"candidates": 7, "prompts": 1}
+    rows = outcomes.rows()
+    missing = [row for row in rows if row["reason"]]
+    assert [(row["mechanism"], row["n"]) for row in missing] == [("itp", 12), ("privitp", 12)]
+    assert {row["reason"] for row in missing} == {"needs 25 candidates a prompt; 3 of 7 prompts have them"}
+    for row in missing:
+        assert {name for name, value in row.items() if value is not None} <= {"mechanism", "n", "epsilon", "reason"}
+    rest = measure([short], rules(5), RANGE, PRICE).take(np.arange(6))
+    assert rest.skipped["prompts"] == 1
+    assert [row for row in rows if row["n"] < 12] == rest.rows()
+    few = measure([short], [BoN(50)], RANGE, PRICE)
+    assert few.skipped["prompts"] == 6  # nothing else to measure
+    with pytest.raises(InvalidInput, match=r"no prompt has the 101 usable candidates that one query needs \(the most is 100\)"):
+        measure([short], [BoN(101), BoN(200)], RANGE, PRICE)
+
+
+def test_a_prompt_without_candidates_serves_nothing() -> None:
+    pools = block([0, 9, 9])
+    outcomes = measure([pools], [Base(), BoN(2)], RANGE, PRICE)
+    assert outcomes.skipped["prompts"] == 1
+    assert outcomes.reasons == (None, None)
+
+
+def test_pairs_of_mechanisms_have_the_error_of_their_difference() -> None:
+    outcomes = measure([POOLS], rules(2, 4), RANGE, PRICE)
+    by = {(row["mechanism"], row["n"]): row for row in outcomes.paired_rows()}
+    one, other, skyline = (outcomes.true[[(rule.name, getattr(rule, "n", 1)) for rule in outcomes.mechanisms].index(key)]
+                           for key in (("privitp", 4), ("privbon", 4), ("itp", 4)))  # fmt: skip
+    row, difference = by["privitp", 4], 100 * (one - other)
+    assert row["over_privbon_pp"] == pytest.approx(difference.mean())
+    assert row["over_privbon_se_pp"] == pytest.approx(difference.std(ddof=1) / math.sqrt(difference.size))
+    assert row["over_privbon_pp"] == pytest.approx(row["lift_pp"] - by["privbon", 4]["lift_pp"])
+    share = (one - outcomes.base).mean() / (skyline - outcomes.base).mean()
+    assert row["recovered_percent"] == pytest.approx(100 * share)
+    # the ratio of means over all prompts but one, for each of them: the jackknife's error is within a third
+    left_out = [np.delete(one - outcomes.base, i).mean() / np.delete(skyline - outcomes.base, i).mean() for i in range(one.size)]
+    jackknife = 100 * math.sqrt((one.size - 1) * np.var(left_out))
+    assert row["recovered_se_percent"] == pytest.approx(jackknife, rel=1 / 3)
+    for name in ("privbon", "itp", "base"):
+        assert by[name, 4 if name != "base" else 1]["over_privbon_pp"] is None or name == "itp"
+    assert by["itp", 4]["recovered_percent"] is None
+    assert by["base", 1]["recovered_percent"] is None
 
 
 def test_some_prompts_of_the_outcomes() -> None:
@@ -186,7 +232,7 @@ def test_the_stated_variance_is_that_over_seeds(draw: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"draw": "first"}, "--draw: 'first' is not one of with, without"),
+        ({"draw": "first"}, "--draw: 'first' is not one of without, with"),
         ({"replicates": 1}, "--replicates: 1 is too few"),
         ({"seed": -1}, "--seed: -1"),
         ({"workers": 0}, "--workers: 0"),

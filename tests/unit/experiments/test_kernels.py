@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import chi2, norm
 
 from privalign.acceptance import acceptance_ratios, kappas, log_accept, threshold_grid
 from privalign.experiments import expectations, kernels
@@ -233,6 +233,7 @@ def test_the_acceptance_probability_is_that_of_the_mechanism() -> None:
 
 
 RANDOM = 40_000
+DRAWN = kernels.draws_without(OFFSETS, RAW.size, RANDOM, 3, ONE)
 
 
 def within(computed: np.ndarray, exact: np.ndarray) -> None:
@@ -246,11 +247,51 @@ def within(computed: np.ndarray, exact: np.ndarray) -> None:
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_noisy_best_of_n_without_replacement(n: int) -> None:
     q, payoffs, _ = pool()
-    for kernel, law in (
-        (kernels.softmax_without, lambda r: expectations.privbon(PrivBoN(n, 0.3), r)),
-        (kernels.gaussian_without, lambda r: expectations.privbon_gaussian(PrivBoNGaussian(n, 0.3), r)),
-    ):
-        within(kernel(OFFSETS, q, payoffs, 0.3, np.array([n]), RANDOM, 3, ONE)[0, 0], enumerated(law, n, without_replacement))
+    for scale in (0.3, 1e-3):  # so small that weights relative to the best of the pool vanish
+        softmax = kernels.softmax_without(OFFSETS, q, payoffs, scale, np.array([n]), DRAWN)[0, 0]
+        within(softmax, enumerated(lambda r, scale=scale: expectations.privbon(PrivBoN(n, scale), r), n, without_replacement))
+        gaussian = kernels.gaussian_without(OFFSETS, q, payoffs, scale, np.array([n]), DRAWN, 3, ONE)[0, 0]
+        within(
+            gaussian, enumerated(lambda r, scale=scale: expectations.privbon_gaussian(PrivBoNGaussian(n, scale), r), n, without_replacement)
+        )
+
+
+def test_the_hazard_of_the_normal_law() -> None:
+    for z in np.linspace(-8.7, 8.99, 5001):
+        assert kernels._hazard(z) == pytest.approx(math.exp(norm.logpdf(z) - norm.logcdf(z)), abs=1e-9)
+    assert kernels._hazard(9.0) == 0.0
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_draws_are_uniform_and_longer_ones_begin_alike(replacement: bool) -> None:
+    """Each of 5 · 5 or 5 · 4 pairs as often as the others: χ², false-alarm rate 1e-6."""
+    make = kernels.draws_with if replacement else kernels.draws_without
+    drawn = make(OFFSETS, 2, RANDOM, 3, ONE)[0]
+    assert np.array_equal(make(OFFSETS, 5, RANDOM, 3, ONE)[0, :, :2], drawn)
+    counts = np.bincount(drawn[:, 0] * 5 + drawn[:, 1], minlength=25).reshape(5, 5)
+    if not replacement:
+        assert (np.diag(counts) == 0).all()
+        counts = counts[~np.eye(5, dtype=bool)]
+    assert chi2.sf(((counts - RANDOM / counts.size) ** 2).sum() / (RANDOM / counts.size), counts.size - 1) > 1e-6
+
+
+def test_pools_that_are_too_small_are_not_read_beyond_their_end() -> None:
+    q, payoffs, means = pool()
+    drawn, sizes = kernels.draws_without(OFFSETS, 4, 3, 0, ONE), np.array([2, 9])
+    lambdas = kernels.thresholds(OFFSETS, q, sizes, 0.1, drawn)
+    assert np.isnan(lambdas).tolist() == [[[False] * 3], [[True] * 3]]
+    grid = threshold_grid(0.1, 1.0)
+    results = [
+        kernels.best_of(OFFSETS, payoffs, sizes, False),
+        kernels.softmax_without(OFFSETS, q, payoffs, 0.3, sizes, drawn),
+        kernels.gaussian_without(OFFSETS, q, payoffs, 0.3, sizes, drawn, 0, ONE),
+        kernels.rounds_without(
+            OFFSETS, q, payoffs, means, lambdas, sizes, sizes, np.empty(0), 1.0, 1.0, np.empty((0, 0)), grid, np.empty((0, 0, 2)), drawn
+        ),
+    ]
+    for result in results:
+        assert (result[0] > 0).any()
+        assert (result[1] == 0).all()
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -258,23 +299,23 @@ def test_reuse_of_one_batch(replacement: bool) -> None:
     from privalign.mechanisms.itp_reuse import ITPReuse
 
     q, payoffs, _ = pool()
-    computed = kernels.reuse(OFFSETS, q, payoffs, 3, 0.1, replacement, RANDOM, 3, ONE)[0, 0]
+    drawn = kernels.draws_with(OFFSETS, 3, RANDOM, 3, ONE) if replacement else DRAWN
+    lambdas = kernels.thresholds(OFFSETS, q, np.array([3]), 0.1, drawn)
+    computed = kernels.reuse(OFFSETS, q, payoffs, lambdas, np.array([3]), drawn)[0, 0]
     draws = with_replacement if replacement else without_replacement
     within(computed, enumerated(lambda r: expectations.itp_reuse(ITPReuse(3, 0.1), r), 3, draws))
 
 
 def test_rounds_without_replacement() -> None:
     q, payoffs, means = pool()
-    computed = kernels.rounds_without(
-        OFFSETS, q, payoffs, means, 2, 2, 0.1, 1.0, 1.0, 1.0, np.empty((0, 0)), threshold_grid(0.1, 1.0), np.empty((0, 2)), RANDOM, 3, ONE
-    )[0, 0]
+    two, grid = np.array([2]), threshold_grid(0.1, 1.0)
+    pools = (OFFSETS, q, payoffs, means, kernels.thresholds(OFFSETS, q, two, 0.1, DRAWN), two, two)
+    computed = kernels.rounds_without(*pools, np.empty(0), 1.0, 1.0, np.empty((0, 0)), grid, np.empty((0, 0, 2)), DRAWN)[0, 0]
     within(computed, enumerated(lambda r: expectations.itp(ITP(2, 2, 0.1), r, 1.0), 5, without_replacement))
 
     rule = PrivITP(2, 2, 0.1, 0.3, 0.2, 3.0)
     noise = 0.3 * np.random.default_rng(5).standard_normal((1, RANDOM))
-    computed = kernels.rounds_without(
-        OFFSETS, q, payoffs, means, 2, 2, 0.1, 1.0, 0.2, 1.6, noise, threshold_grid(0.1, 1.0), np.zeros((1024, 2)), RANDOM, 3, ONE
-    )[0, 0]
+    computed = kernels.rounds_without(*pools, np.array([1.6]), 1.0, 0.2, noise, grid, np.zeros((1, 1024, 2)), DRAWN)[0, 0]
     within(computed, enumerated(lambda r: expectations.privitp(rule, r, 1.0), 5, without_replacement))
 
 
@@ -283,8 +324,11 @@ def test_rounds_without_replacement_on_equal_rewards_are_exact() -> None:
     q, payoffs, means = pool(np.full(6, 0.6), np.full(6, 0.3))
     grid, prices = threshold_grid(0.1, 1.0), np.random.default_rng(0).random((1024, 2))
     point = int(np.rint((0.5 + 0.07 + 0.1) * 1023))
+    offsets, two = np.array([0, 6]), np.array([2])
+    drawn = kernels.draws_without(offsets, 6, 5, 3, ONE)
+    lambdas = kernels.thresholds(offsets, q, two, 0.1, drawn)
     computed = kernels.rounds_without(
-        np.array([0, 6]), q, payoffs, means, 2, 3, 0.1, 1.0, 0.2, 1.6, np.full((1, 5), 0.07), grid, prices, 5, 3, ONE
+        offsets, q, payoffs, means, lambdas, two, two + 1, np.array([1.6]), 1.0, 0.2, np.full((1, 5), 0.07), grid, prices[None], drawn
     )[0, 0]
     reject = -np.expm1(log_accept(0.6, grid[point], 1.0, 0.2, 3.0))
     none, halting = reject**3, 1 + reject + reject**2

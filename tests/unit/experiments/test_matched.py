@@ -141,9 +141,12 @@ def test_held_out_split() -> None:
     row = measured.row(BoN(8))
     assert row["lift_pp"] == pytest.approx(100 * (measured.reporting.true[1] - measured.reporting.base).mean())
     assert row["tuning_lift_pp"] == pytest.approx(100 * (measured.tuning.true[1] - measured.tuning.base).mean())
-    for part in (0.0, 1.0, float("nan")):
+    for part in (-0.1, 1.0, float("nan")):
         with pytest.raises(InvalidInput, match="held-out"):
             Measured.split(outcomes, part, seed=1)
+    everybody = Measured.split(outcomes, 0.0, seed=1)  # nothing is chosen
+    assert (everybody.tuning.base.size, everybody.rows) == (0, tuple(outcomes.rows()))
+    assert everybody.row(BoN(8))["tuning_lift_pp"] is None
     with pytest.raises(InvalidInput, match="cannot be split"):
         Measured.split(outcomes.take([0]), 0.5, seed=1)
 
@@ -153,4 +156,4 @@ def test_nothing_to_recover() -> None:
     block = scored(6)
     reversed_gold = dataclasses.replace(block, gold=1 - block.gold)
     measured = Measured.split(measure([reversed_gold], (BoN(4), ITP(4, 4, 0.1)), UNIT, WHOLE), 0.5, seed=0)
-    assert measured.recovered(BoN(4), ITP(4, 4, 0.1)) == {"recovered_percent": None, "recovered_se_percent": None}
+    assert measured.reporting.recovered(BoN(4), ITP(4, 4, 0.1)) == {"recovered_percent": None, "recovered_se_percent": None}

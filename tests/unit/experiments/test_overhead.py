@@ -20,10 +20,12 @@ SETTINGS = OverheadSettings(0.4, simulated=20_000, timed=3)
 def test_candidates_agree_with_the_expected_halting_time() -> None:
     """Within 5 standard errors of the closed form over phase 2 (false alarms below 1e-6)."""
     rng = np.random.default_rng(0)
-    pools = [rng.random(20) for _ in range(4)]
-    study = overhead(pools, UNIT, [4, 16], SETTINGS)
-    block = ScoredPrompts(np.arange(0, 81, 20), np.concatenate(pools), np.zeros(80))
-    for row in study.rows:
+    pools = [rng.random(40) for _ in range(4)]
+    study = overhead(pools, Sensitivity.of_range(UNIT), [4, 16, 20], SETTINGS)
+    *measured, missing = study.rows
+    assert missing == dict.fromkeys(missing) | {"n": 20, "reason": "needs 41 candidates a prompt; 0 of 4 prompts have them"}
+    block = ScoredPrompts(np.arange(0, 161, 40), np.concatenate(pools), np.zeros(160))
+    for row in measured:
         n = row["n"]
         mechanism = PrivITP(n, n, 0.05, 0.2, 0.2, default_tail(n))
         outcomes = measure([block], [mechanism], UNIT, Sensitivity.of_range(UNIT), replicates=2_000)
@@ -37,11 +39,17 @@ def test_candidates_agree_with_the_expected_halting_time() -> None:
 
 
 def test_large_n_is_done_in_blocks() -> None:
-    pools = [np.linspace(0, 1, 7)]
-    whole = overhead(pools, UNIT, [4], OverheadSettings(0.4, simulated=50, timed=1))
+    pools = [np.linspace(0, 1, 4_001)]
+    whole = overhead(pools, Sensitivity.of_range(UNIT), [4], OverheadSettings(0.4, simulated=50, timed=1))
     assert whole.rows[0]["mean_halting"] <= 4
     progress: list[tuple[int, int]] = []
-    overhead(pools, UNIT, [2_000], OverheadSettings(0.4, simulated=1_500, timed=1), lambda done, total: progress.append((done, total)))
+    overhead(
+        pools,
+        Sensitivity.of_range(UNIT),
+        [2_000],
+        OverheadSettings(0.4, simulated=1_500, timed=1),
+        lambda done, total: progress.append((done, total)),
+    )
     assert progress == [(0, 1)]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.experiments.report import figures, page, tables, wording
 from privalign.experiments.runs import STUDIES, stale
-from privalign.experiments.study import NOTICE, Study, read_study
+from privalign.experiments.study import DRAWS, NOTICE, Study, read_study
 
 Progress = Callable[[int, int], None]
 
@@ -86,7 +86,7 @@ def report_files(studies: Sequence[Study], progress: Progress = _silent) -> Iter
     for number, study in enumerate(studies, start=1):
         progress(number - 1, steps)
         notice, name = notice_of(study), f"{number:02d}-{_slug(study.kind)}"
-        full = "; ".join(filter(None, (notice, wording.terms(study.settings))))
+        full = "; ".join(dict.fromkeys(f"{notice}; {wording.terms(study.settings)}".strip("; ").split("; ")))
         drawn = list(figures.drawings(study, name, full))
         table, summary = tables.table_of(study, name), tables.by_mechanism(study, f"{name}-by-mechanism")
         yield from _table_files(table, notice)
@@ -155,6 +155,8 @@ def notice_of(*studies: Study) -> str:
         parts.append(" ".join(study.notice.split()))
         if isinstance(study.settings.get("private"), str):  # of protocol `authors`
             parts.append(study.settings["private"])
+        if study.settings.get("draw") == "with":
+            parts.append(DRAWS["with"])
     return "; ".join(part for part in dict.fromkeys(parts) if part)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SIZE: Final = (4.4, 3.6)  # inches: text stays readable when a telephone shows the figure at its full width
 MOST_TICKS: Final = 7
 EQUALS: Final = "\u00a0=\u00a0"  # a line does not break there
+_ROOM_BELOW: Final = 0.12  # of an axis that is linear up to 1: points at 0 are whole
+_ROOM_ABOVE: Final = 1.6  # of a logarithmic one: so are the highest, with their error bars
 WIDE: Final = 8  # the largest height over the smallest from which on a logarithmic scale helps
 
 
@@ -187,7 +189,7 @@ def _scale_heights(axes: Axes, scale: Axis, values: list[float]) -> None:
         _log_ticks(axes.yaxis, scale.log)
         return
     axes.set_yscale("symlog", base=scale.log, linthresh=1, linscale=0.5)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(-_ROOM_BELOW, max(values) * _ROOM_ABOVE)
     axes.yaxis.set_major_locator(SymmetricalLogLocator(base=scale.log, linthresh=1, subs=(1.0, 2.0, 5.0) if max(values) < 1000 else (1.0,)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.number(value)))
     axes.yaxis.set_minor_locator(NullLocator())

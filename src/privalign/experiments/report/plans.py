@@ -31,7 +31,7 @@ LIFT: Final = Panel(
     _OVER_PROMPTS,
     guide="zero",
 )
-PROXY: Final = Panel("proxy", "Proxy reward", _N, Axis("proxy_mean", "mean proxy reward"))
+PROXY: Final = Panel("proxy", "Proxy reward", _N, Axis("proxy_mean", "mean proxy reward"), "proxy_se", _OVER_PROMPTS)
 
 _WIN_RATES: Final = (
     Panel(
@@ -67,7 +67,16 @@ PLANS: Final[Mapping[str, tuple[Panel, ...]]] = {
     "comparison": (
         LIFT,
         PROXY,
-        Panel("gap", "Hacking gap", _N, Axis("gap", "mean proxy − mean true reward"), read=_gap, only=_same_units),
+        Panel(
+            "gap",
+            "Hacking gap",
+            _N,
+            Axis("gap", "mean proxy − mean true reward"),
+            "gap_se",
+            _OVER_PROMPTS,
+            read=_gap,
+            only=_same_units,
+        ),
         _WIN_RATES[0],
     ),
     "win-rate": _WIN_RATES,

@@ -15,6 +15,8 @@ from privalign.experiments.study import Study
 
 LONGEST_FLOAT: Final = 40  # rows of a LaTeX table that is not broken over pages
 WIDEST_FLOAT: Final = 8  # columns of one that is as wide as they are
+WIDEST_LINE: Final = 75  # characters of such a line, with its gaps
+_PARTS: Final = ("mc_se_pp", "gap_se")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +38,29 @@ class Table:
 
 
 def table_of(study: Study, name: str) -> Table:
-    """All rows of a study; a mean and its standard error or deviation share a column; columns without any value are left out."""
-    keys = [key for key in keys_of(study.rows) if any(row.get(key) is not None for row in study.rows)]
+    """All rows of a study; a mean and its standard error or deviation share a column; columns without any value are left out.
+
+    So are parts of an error that stands there whole: CSV has them.
+    """
+    keys = [key for key in keys_of(study.rows) if key not in _PARTS and any(row.get(key) is not None for row in study.rows)]
     errors = {key: error for key in keys if (error := _error_of(key, keys)) is not None}
     shown = [key for key in keys if key not in errors.values()]
     columns = tuple(
         Column(f"{wording.heading(key)} ± {_spread(errors[key])}" if key in errors else wording.heading(key), _is_numeric(study.rows, key))
         for key in shown
     )
-    cells = tuple(tuple(_cell(row, key, errors.get(key)) for key in shown) for row in study.rows)
+    decimals = {key: _decimals(study.rows, error) for key, error in errors.items()}
+    cells = tuple(tuple(_cell(row, key, errors.get(key), decimals.get(key)) for key in shown) for row in study.rows)
     return Table(name, _caption(study), columns, cells)
 
 
 def headline(studies: Sequence[Study], name: str) -> Table | None:
     """Lift ± standard error at the largest n, one row a study and one column a mechanism: the layout of the paper's Tables 1 to 3.
 
-    With ITP and PrivITP in a study, also the share of the skyline (ITP's lift) that PrivITP recovers.
+    With ITP and PrivITP in a study, also the share of the skyline (ITP's lift) that PrivITP recovers, with its error where the study
+    tells it.
     """
-    tops = []
-    for study in studies:
-        counts = [n for row in study.rows if (n := finite(row.get("n"))) is not None]
-        rows = {str(row.get("mechanism")): row for row in study.rows if counts and row.get("n") == max(counts)}
-        rows = {mechanism: row for mechanism, row in rows.items() if mechanism != BASE and finite(row.get("lift_pp")) is not None}
-        if rows:
-            tops.append((study.title, max(counts), rows))
+    tops = [(study.title, *top) for study in studies if (top := _top(study)) is not None]
     if not tops:
         return None
     mechanisms = _mechanisms(row for _, _, rows in tops for row in rows.values())
@@ -67,14 +68,26 @@ def headline(studies: Sequence[Study], name: str) -> Table | None:
     columns = [Column("study", False), Column("n", True), *(Column(style.name(mechanism), True) for mechanism in mechanisms)]
     if skyline:
         columns.append(Column("PrivITP / ITP (%)", True))
+    decimals = _decimals([row for _, _, rows in tops for row in rows.values()], "lift_se_pp")
     cells = []
     for title, n, rows in tops:
-        lifts = [_cell(rows.get(mechanism, {}), "lift_pp", "lift_se_pp") for mechanism in mechanisms]
+        lifts = [_cell(rows.get(mechanism, {}), "lift_pp", "lift_se_pp", decimals) for mechanism in mechanisms]
         cells.append((title, wording.number(int(n)), *lifts, *([_share(rows)] if skyline else [])))
-    caption = "Lift in true reward over the base policy at the largest n (percentage points, mean ± standard error over prompts)"
-    if skyline:
-        caption += "; the share is without its error, which needs pairs of prompts: see study matched"
+    caption = (
+        "Lift in true reward over the base policy at the largest n at which most mechanisms were measured "
+        "(percentage points, mean ± standard error over prompts)"
+    )
     return Table(name, caption, tuple(columns), tuple(cells))
+
+
+def _top(study: Study) -> tuple[float, dict[str, Mapping[str, Any]]] | None:
+    """The largest n of those at which most mechanisms have a lift, and their rows; None where none has."""
+    found: dict[float, dict[str, Mapping[str, Any]]] = {}
+    for row in study.rows:
+        n, mechanism = finite(row.get("n")), str(row.get("mechanism"))
+        if n is not None and mechanism != BASE and finite(row.get("lift_pp")) is not None:
+            found.setdefault(n, {})[mechanism] = row
+    return max(found.items(), key=lambda item: (len(item[1]), item[0]), default=None)
 
 
 def by_mechanism(study: Study, name: str) -> Table | None:
@@ -86,7 +99,8 @@ def by_mechanism(study: Study, name: str) -> Table | None:
         return None
     key, error, what = _BY_MECHANISM[study.kind]
     rows = [row for row in study.rows if finite(row.get(key)) is not None and finite(row.get("n")) is not None]
-    cells = {(str(row.get("mechanism")), row["n"]): _cell(row, key, error) for row in rows}
+    decimals = _decimals(rows, error)
+    cells = {(str(row.get("mechanism")), row["n"]): _cell(row, key, error, decimals) for row in rows}
     mechanisms = _mechanisms(rows)
     if not mechanisms or len(cells) < len(rows):
         return None
@@ -171,11 +185,17 @@ def to_latex(table: Table, notice: str) -> str:
         ]
     else:
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        if len(table.columns) > WIDEST_FLOAT:
+        if len(table.columns) > WIDEST_FLOAT or _line_width(table) > WIDEST_LINE:
             needed.append("graphicx")
             lines = [r"\resizebox{\linewidth}{!}{%", *lines, "}"]
         lines = [r"\begin{table}", r"\centering", caption, *lines, r"\end{table}"]
     return "\n".join([f"% {_one_line(notice)}", rf"% needs \usepackage{{{','.join(needed)}}}", *lines, ""])
+
+
+def _line_width(table: Table) -> int:
+    """Characters of a table's line, each column as wide as its widest cell and a gap."""
+    rows = [[column.heading for column in table.columns], *table.cells]
+    return sum(2 + max(len(row[number]) for row in rows) for number in range(len(table.columns)))
 
 
 _LATEX: Final = {
@@ -224,15 +244,23 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
     return all(isinstance(row.get(key), int | float | None) and not isinstance(row.get(key), bool) for row in rows)
 
 
-def _cell(row: Mapping[str, Any], key: str, error: str | None) -> str:
+def _cell(row: Mapping[str, Any], key: str, error: str | None, decimals: int | None) -> str:
     value, spread = finite(row.get(key)), finite(row.get(error)) if error else None
     if value is not None and spread is not None:
-        return wording.with_error(value, spread)
+        return wording.with_error(value, spread, decimals)
     return wording.cell(key, row.get(key))
+
+
+def _decimals(rows: Iterable[Mapping[str, Any]], error: str) -> int | None:
+    """To how many decimals a column with these errors is told."""
+    return wording.decimals_of(spread for row in rows if (spread := finite(row.get(error))) is not None)
 
 
 def _share(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """PrivITP's lift in per cent of ITP's; none where the skyline is not above the base policy."""
+    told = rows.get("privitp", {})
+    if finite(told.get("recovered_percent")) is not None:
+        return _cell(told, "recovered_percent", "recovered_se_percent", None)
     skyline, private = (finite(rows.get(mechanism, {}).get("lift_pp")) for mechanism in ("itp", "privitp"))
     return wording.NONE if skyline is None or private is None or skyline <= 0 else f"{100 * private / skyline:.1f}"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from privalign.experiments.report.style import name
+from privalign.experiments.study import DRAWS
 from privalign.intervals import shown
 
 NONE: Final = "–"
@@ -24,6 +25,8 @@ _HEADINGS: Final[Mapping[str, str]] = {
     "gold_win_rate": "win rate (gold)",
     "fallback_rate": "fallback rate",
     "halting_mean": "mean halting time",
+    "over_privbon_pp": "over PrivBoN (points)",
+    "recovered_percent": "of ITP's lift (%)",
     "epsilon": "ε, worst case",
     "epsilon_mean": "ε, mean",
     "epsilon_target": "ε allowed",
@@ -64,8 +67,9 @@ def terms(settings: Mapping[str, Any]) -> str:
     """What the numbers of a study rest on, in words: protocol, draws, units, prompts, Δ and δ; empty where its settings say none."""
     protocol, scale = settings.get("protocol"), settings.get("range")
     found = [f"protocol {protocol}"] if isinstance(protocol, str) else []
-    if settings.get("draw") in ("with", "without"):
-        found.append(f"draws {settings['draw']} replacement")
+    draw = settings.get("draw")
+    if isinstance(draw, str) and draw in DRAWS:
+        found.append(DRAWS[draw])
     if protocol == "authors":
         found.append("rewards and σ as z-scores")
     elif isinstance(scale, list | tuple) and len(scale) == 2 and all(map(_is_number, scale)):
@@ -106,12 +110,18 @@ def _minus(digits: str) -> str:
     return digits.replace("-", "−", 1) if digits.startswith("-") else digits
 
 
-def with_error(value: float, error: float) -> str:
-    """`value ± error`, both to the error's second significant digit."""
-    if not (math.isfinite(value) and math.isfinite(error)) or error <= 0:
+def with_error(value: float, error: float, decimals: int | None = None) -> str:
+    """`value ± error`, both to the error's second significant digit, or to so many decimals."""
+    if not (math.isfinite(value) and math.isfinite(error)) or (error <= 0 and decimals is None):
         return f"{number(value)} ± {number(error)}"
-    decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
-    return _minus(f"{value:.{decimals}f} ± {error:.{decimals}f}")
+    decimals = decimals_of([error]) if decimals is None else decimals
+    return _minus(f"{round(value, decimals) + 0.0:.{decimals}f} ± {error:.{decimals}f}")  # no −0.00
+
+
+def decimals_of(errors: Iterable[float]) -> int | None:
+    """To how many decimals a column is told: the second significant digit of its middle error; None where no error is above 0."""
+    told = sorted(error for error in errors if 0 < error < math.inf)
+    return min(6, max(0, 1 - math.floor(math.log10(told[(len(told) - 1) // 2])))) if told else None
 
 
 def cell(key: str, value: Any) -> str:

@@ -73,7 +73,13 @@ def test_what_numbers_rest_on_stands_on_figures_tables_and_the_page() -> None:
     study = Study("comparison", "A comparison", {"protocol": "faithful", "draw": "with", "prompts": 200}, ROWS, 1.0)
     made = dict(build.report_files([study]))
     for name in ("01-comparison-lift.svg", "01-comparison.md", "01-comparison.tex", "01-comparison-by-mechanism.md", "report.html"):
-        assert "protocol faithful; draws with replacement; 200 prompts" in " ".join(made[name].decode().split()), name
+        said = " ".join(made[name].decode().split())
+        assert "protocol faithful" in said, name
+        assert "200 prompts" in said, name
+    for name, content in made.items():  # the headline and the grid of all comparisons too
+        assert "pool is the policy" in " ".join(content.decode(errors="replace").split()) or name.endswith(".png"), name
+    sampled = dict(build.report_files([Study(study.kind, study.title, {**study.settings, "draw": "without"}, ROWS, 1.0)]))
+    assert not any(b"pool is the policy" in content for content in sampled.values())
 
 
 def test_the_page_stands_alone(files: dict[str, bytes]) -> None:

@@ -107,6 +107,23 @@ def test_the_headline_is_at_the_largest_n_with_the_share_of_the_skyline() -> Non
     assert table is not None
     assert [column.heading for column in table.columns] == ["study", "n", "BoN", "ITP", "PrivITP", "PrivITP / ITP (%)"]
     assert table.cells == (("A", "4", "–", "8.00 ± 0.50", "6.00 ± 0.50", "75.0"), ("B", "8", "1", "–", "–", "–"))
+    rows[3] |= {"recovered_percent": 75.0, "recovered_se_percent": 4.2}
+    rows.append({"mechanism": "bon", "n": 8, "lift_pp": 9.0, "lift_se_pp": 0.5})  # pools are too small for the others at 8
+    table = tables.headline([study(rows, title="A")], "h")
+    assert table is not None
+    assert table.cells == (("A", "4", "8.00 ± 0.50", "6.00 ± 0.50", "75.0 ± 4.2"),)
+
+
+def test_decimals_are_those_of_the_column_and_nothing_is_minus_nought() -> None:
+    rows = [{"lift_pp": value, "lift_se_pp": error, "mc_se_pp": 0.1} for value, error in ((-0.001, 0.0), (12.3456, 2.3), (1.5, 0.21))]
+    table = tables.table_of(study(rows), "t")
+    assert [column.heading for column in table.columns] == ["lift (points) ± SE"]
+    assert table.cells == (("0.00 ± 0.00",), ("12.35 ± 2.30",), ("1.50 ± 0.21",))
+
+
+def test_latex_tables_with_wide_cells_are_scaled() -> None:
+    wide = tables.to_latex(tables.table_of(study([{"a": "x" * 60, "b": "y" * 20}]), "t"), NOTICE)
+    assert r"\resizebox{\linewidth}{!}{%" in wide
 
 
 @pytest.mark.parametrize("skyline", [0.0, -1.0, None])

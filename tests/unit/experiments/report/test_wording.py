@@ -73,7 +73,8 @@ def test_the_terms_of_a_study_are_said_and_rounded_safely() -> None:
     settings = {"protocol": "faithful", "draw": "with", "range": [-0.25, 0.36], "prompts": 200, "sensitivity": 0.0060001, "delta": 1e-6}
     said = wording.terms(settings | {"sensitivity_source": "declared"})
     assert said == (
-        "protocol faithful; draws with replacement; rewards clipped to −0.25 … 0.36, σ and β in their units; 200 prompts; "
+        "protocol faithful; draws with replacement: the pool is the policy; rewards clipped to −0.25 … 0.36, "
+        "σ and β in their units; 200 prompts; "
         "Δ = 0.006001 (declared); δ = 1e-6"
     )
     assert wording.terms({"protocol": "authors", "range": [0, 1]}) == "protocol authors; rewards and σ as z-scores"
