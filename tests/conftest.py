@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -36,13 +37,15 @@ def fresh_folder() -> Path:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Lets processes that a test starts be interrupted also where this one, as a job in the background, ignores SIGINT.
+    """Lets processes that a test starts be interrupted, or hung up, also where this one, as a job in the background, ignores that.
 
-    The commands leave an ignored SIGINT ignored, as shells and nohup mean it.
+    The commands leave ignored signals ignored, as shells and nohup mean it. A handler here is the default in what is started.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: sys.exit(129)}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -87,6 +87,7 @@ def refusal(file: Path, *, host: str = "127.0.0.1", port: int = 0, allow_anonymo
     return str(refused.value)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_it_serves_and_ends(file: Path, serve_process: Callable[..., Any]) -> None:
     ledger = Ledger(f"sqlite:///{file.parent / 'ledger.db'}")
     key = ledger.create_key(Role.CLIENT).secret
