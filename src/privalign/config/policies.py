@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from privalign.config.tables import Table, resolve_proxy, resolve_secret
+from privalign.errors import InvalidFile
 from privalign.policies.protocol import Policy
 
 
@@ -61,13 +63,21 @@ def _transformers(table: Table) -> Callable[[], Policy]:
         "batch": table.whole("batch", 16),
         "parameters": table.mapping("parameters", {}),
     }
+    template = table.path("chat_template", None)
 
     def make() -> Policy:
         from privalign.policies.transformers import TransformersPolicy
 
-        return TransformersPolicy(model, **options)
+        return TransformersPolicy(model, **options, chat_template=None if template is None else _read(template))
 
     return make
+
+
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidFile(str(template), None, "the chat template cannot be read; give a Jinja file") from None
 
 
 def _llamacpp(table: Table) -> Callable[[], Policy]:

@@ -111,9 +111,12 @@ def _template(table: Table) -> Callable[[], Any]:
     return make
 
 
+_UNNAMED = {"vllm": (None,), "tei": ("served",)}  # servers of one model, which takes no name in a request
+
+
 def _remote(kind: str, table: Table, sensitivity: Sensitivity, mapping: tuple[float, float]) -> Callable[[], Reward]:
     url, key, proxy = table.text("base_url"), table.secret("api_key"), table.proxy()
-    model = table.text("model", None) if kind.startswith("vllm-") else table.text("model")  # vLLM serves one and needs no name
+    model = table.text("model", *_UNNAMED.get(kind.partition("-")[0], ()))
     template = _template(table) if kind not in ("vllm-score", "tei-rerank") else None
     activation = table.flag("activation", False) if not kind.startswith("sglang") else False
     label: Any = None

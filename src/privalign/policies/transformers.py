@@ -75,6 +75,8 @@ class TransformersPolicy:
             ) from None
         if batch < 1:
             raise InvalidInput("batch", f"{batch} is below 1")
+        if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise InvalidInput("dtype", f"{dtype!r} is none of torch's; give one like bfloat16, or auto")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
@@ -87,7 +89,7 @@ class TransformersPolicy:
         if chat_template is not None:
             self._tokenizer.chat_template = chat_template
         if self._tokenizer.chat_template is None:
-            raise InvalidInput("chat_template", f"{model} has none; give one")
+            raise InvalidInput("chat_template", f"{model} has none; give one in Jinja")
         self._title = Path(model).name if Path(model).is_dir() else str(model)
         self._batch = batch
         self.parameters = dict(parameters or {})

@@ -144,6 +144,8 @@ class TransformersReward(FailClosedReward):
             from privalign.rewards.architectures import PUBLISHED
         except ImportError:
             raise MissingDependency("torch or transformers is missing; get them with: pip install 'privalign[transformers]'") from None
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise InvalidInput("dtype", f"{dtype!r} is none of torch's; give one like bfloat16 or float32")
         source = {"revision": revision, "trust_remote_code": trust_remote_code}
         try:
             settings, _ = PreTrainedConfig.get_config_dict(model, revision=revision)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from privalign.errors import BackendFailed, InvalidInput, MissingDependency
+from privalign.config.policies import read_policy
+from privalign.config.tables import Table
+from privalign.errors import BackendFailed, InvalidFile, InvalidInput, MissingDependency
 from privalign.policies.transformers import TransformersPolicy
 from privalign.types import Candidate, Message, Request, Usage
 
@@ -256,6 +258,8 @@ def test_what_cannot_be_loaded_is_said_in_one_line(tmp_path: Path, monkeypatch: 
     assert str(failure.value).isprintable()
     with pytest.raises(InvalidInput, match="batch"):
         TransformersPolicy(folder, batch=0)
+    with pytest.raises(InvalidInput, match="'fp8' is none of torch's"):
+        TransformersPolicy(folder, dtype="fp8")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependency, match="pip install torch transformers jinja2"):
         TransformersPolicy(folder)
@@ -270,3 +274,10 @@ def test_a_model_without_a_chat_template_needs_one(folder: Path, tmp_path: Path)
     given = TransformersPolicy(tmp_path, chat_template=TEMPLATE, device="cpu", parameters={"max_tokens": 2})
     assert given.name == f'transformers {tmp_path.name} {{"max_tokens": 2}}'
     assert len(draw(given, Request.of_prompt("hi"), 1)) == 1
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    table = {"independent_of_accounts": True, "kind": "transformers", "model": str(tmp_path), "chat_template": "template.jinja"}
+    configured = read_policy("local", Table(tmp_path / "privalign.toml", "policies.local", table))
+    assert len(draw(configured.make(), Request.of_prompt("hi"), 1)) == 1
+    (tmp_path / "template.jinja").unlink()
+    with pytest.raises(InvalidFile, match="the chat template cannot be read"):
+        configured.make()

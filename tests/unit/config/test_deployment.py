@@ -327,7 +327,7 @@ def test_every_kind_of_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, t
         {"kind": "sglang", **SERVED, "template": "template.jinja"},
         {"kind": "sglang-classify", **SERVED, "template": "template.jinja", "label": 1},
         {"kind": "tei", **SERVED, "label": "good"},
-        {"kind": "tei-rerank", **SERVED},
+        {name: value for name, value in {"kind": "tei-rerank", **SERVED}.items() if name != "model"},
         {"kind": "head", "certificate": "head.json"},
     ],
     ids=lambda table: f"{table['kind']}-{len(table)}",
@@ -419,7 +419,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rewards/armo/base_url", None, "[rewards.armo] base_url: missing"),
     (
         "rewards/armo",
-        {"kind": "tei", "base_url": "http://127.0.0.1:1", "range": [0.0, 1.0], "sensitivity": "range"},
+        {"kind": "sglang", "base_url": "http://127.0.0.1:1", "range": [0.0, 1.0], "sensitivity": "range", "template": "t"},
         "[rewards.armo] model: missing",
     ),
     ("rewards/armo/range", None, "[rewards.armo] range: missing"),

@@ -36,7 +36,7 @@ class RayEngine:
         workers: how many at most; of a Ray started here also its CPUs. None: one a CPU.
         gpus: GPUs that each worker is given; a fraction shares one.
 
-    `RAY_ADDRESS` names a running cluster; without it a Ray is started here, and stopped at the end.
+    `RAY_ADDRESS` names a running cluster; without it, or where it is empty, a Ray is started here, and stopped at the end.
     """
 
     name = "ray"
@@ -142,7 +142,7 @@ def connected(workers: int | None) -> Iterator[tuple[Any, int]]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised
     ours = not ray.is_initialized()
     if ours:
-        _connect(ray, os.environ.get("RAY_ADDRESS"), workers)
+        _connect(ray, os.environ.get("RAY_ADDRESS") or None, workers)
     with contextlib.redirect_stdout(io.StringIO()):  # a thread of Ray says there that a worker died, where a document belongs
         try:
             context = ray.data.DataContext.get_current()
