@@ -269,7 +269,7 @@ def test_what_is_missing_is_one_line(path: tuple[str, ...]) -> None:
         (path, parameter.opts[0])
         for path, command in LEAVES.items()
         for parameter in command.params
-        if parameter.param_type_name == "option" and parameter.bare_type in (int, float)
+        if parameter.param_type_name == "option" and parameter.type_descriptor.annotation in (int, float)
     ],
     ids=lambda part: part if isinstance(part, str) else " ".join(part),
 )
