@@ -169,7 +169,7 @@ def test_where_to_store_is_named_in_full(run: Run, scored: None) -> None:
 def test_config_check_says_where_a_range_is_from(run: Run, scored: None, head: Path) -> None:
     models = "".join(
         f'[models.m-{name}]\npolicy = "local"\nreward = "{name}"\naccount = "prefs"\n'
-        'mechanism = { kind = "privbon", n = 2, scale = 1.0 }\n'
+        'mechanism = { kind = "privbon", n = 2, scale = 10.0 }\n'
         for name in ("other", "armo", "ours")
     )
     ours = '[rewards.ours]\nkind = "head"\ncertificate = "head.json"\n'
