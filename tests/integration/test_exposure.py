@@ -144,8 +144,8 @@ WAYS: dict[str, list[Way]] = {
         },
     ),
     "config check": ways(
-        ("p.toml", "--no-probe"),
-        failing={5: [("p.toml",), ("nosuch-reward.toml",)]},  # one of its scorers is away
+        ("rich.toml", "--no-probe"),
+        failing={5: [("p.toml", "--no-probe"), ("p.toml",), ("nosuch-reward.toml",)]},  # an account is too small, a scorer away
     ),
     "serve": ways(failing={2: [("--config", "p.toml", "--port", 0), ("--config", "nosuch.toml")]}),  # the gateway has its own suite
     "score": ways(
@@ -299,7 +299,9 @@ def files(port: int) -> None:
             tables.append(
                 f'[models.{name}-{reward}]\npolicy = "recorded"\nreward = "{reward}"\naccount = "{account}"\nmechanism = {mechanism}\n'
             )
-    Path("p.toml").write_text("\n".join(tables).replace("[accounts.small]", '[accounts.small]\ndataset = "prefs"\nalso = ["prefs"]'))
+    tables[0] = DEPLOYMENT.replace("[accounts.small]", '[accounts.small]\ndataset = "prefs"\nalso = ["prefs"]')
+    Path("p.toml").write_text("\n".join(tables))
+    Path("rich.toml").write_text("\n".join(table for table in tables if 'account = "small"' not in table))
     Path("nosuch-reward.toml").write_text(Path("p.toml").read_text().replace('reward = "ok"', 'reward = "nosuch"'))
 
 
