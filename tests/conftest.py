@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -26,6 +27,12 @@ _numbers = itertools.count()
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", max_examples=500, print_blob=True, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("PRIVALIGN_EXAMPLES", "fixed"))
+
+
+def pytest_collection_finish() -> None:
+    """What collecting has loaded stays: without this every collection of garbage would look through all of it, for seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 def fresh_folder() -> Path:
