@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from privalign.acceptance import default_tail
-from privalign.experiments import authors
-from privalign.experiments.outcomes import measure
-from privalign.experiments.scored import ScoredPrompts
+from privalign.candidates.scored import ScoredPrompts
+from privalign.evaluation import authors
+from privalign.evaluation.outcomes import measure
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.privbon import PrivBoN

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from privalign.acceptance import default_tail
-from privalign.experiments.outcomes import measure
-from privalign.experiments.scored import ScoredPrompts
+from privalign.candidates.scored import ScoredPrompts
+from privalign.evaluation.outcomes import measure
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.privbon import PrivBoN

@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from privalign.experiments.certified_rewards import judged_pairs, read_judged
+from certified_rewards import judged_pairs, read_judged
+
 from privalign.preferences.pairs import write_pairs
 
 

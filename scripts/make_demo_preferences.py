@@ -1,4 +1,4 @@
-"""Makes the demo's preference pairs: src/privalign/experiments/demo_preferences.jsonl.gz and its provenance beside it.
+"""Makes the demo's preference pairs: src/privalign/demo/demo_preferences.jsonl.gz and its provenance beside it.
 
     python scripts/make_demo_preferences.py [--problems 1700] [--candidates 24] [--pairs 24] [--seed 1]
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-import privalign.experiments
-from privalign.experiments import arithmetic
-from privalign.experiments.arithmetic import Problem
+import privalign.demo
+from privalign.demo import arithmetic
+from privalign.demo.arithmetic import Problem
 from privalign.policies.llamacpp import EMBEDDED_MODEL, LlamaCppPolicy
 from privalign.preferences.pairs import PreferencePair, write_pairs
 
@@ -79,7 +79,7 @@ def main() -> None:
             used += bool(said)
             pairs += said
 
-    folder = Path(privalign.experiments.__file__).parent
+    folder = Path(privalign.demo.__file__).parent
     write_pairs(folder / "demo_preferences.jsonl.gz", pairs)
     facts = PROVENANCE.format(
         model=EMBEDDED_MODEL,

@@ -18,8 +18,8 @@ import typer
 
 from privalign.cli.evaluate import evaluate
 from privalign.errors import InvalidInput
-from privalign.experiments.report.wording import terms
-from privalign.experiments.study import read_study
+from privalign.report.wording import terms
+from privalign.studies.study import read_study
 
 KEYS = [
     "mechanism", "n", "true_mean", "true_se", "lift_pp", "lift_se_pp", "mc_se_pp", "proxy_mean", "proxy_se", "gap_se", "win_rate",

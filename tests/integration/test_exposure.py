@@ -309,7 +309,7 @@ def stages() -> None:
     """A folder as `collect` writes it, and one that somebody scored with the planted rewards."""
     import pyarrow as pa
 
-    from privalign.experiments.stages.shards import to_parquet, working_on
+    from privalign.candidates.shards import to_parquet, working_on
 
     rows = [
         {"prompt_id": number, "prompt": prompt, "gt_answer": "1", "text": text} for number, prompt in enumerate(PROMPTS) for text in TEXTS

@@ -80,7 +80,7 @@ PARSED: Final = {
 }
 # output that a page shows and that is another one on every run, or comes from data that the page has and the test has not
 VARYING: Final = {
-    ("README.md", "make"): "the demo takes minutes; tests/unit/experiments/test_demo runs a smaller one",
+    ("README.md", "make"): "the demo takes minutes; tests/unit/demo/test_demo runs a smaller one",
     ("docs/evaluate.md", "evaluate"): "200 prompts of AlpacaEval, not in the repository",
 }
 # what a page takes for granted, as commands; `given FILE` makes an example of a file
@@ -286,7 +286,7 @@ class Reader:
             copy = self.folder / file.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(self.here(file.read_text()))
-        preferences = Path("src/privalign/experiments/demo_preferences.jsonl.gz")
+        preferences = Path("src/privalign/demo/demo_preferences.jsonl.gz")
         (self.folder / preferences).parent.mkdir(parents=True)
         with gzip.open(ROOT / preferences) as all_of_them, gzip.open(self.folder / preferences, "w") as some:
             some.writelines(itertools.islice(all_of_them, 50))  # what is printed depends on settings alone

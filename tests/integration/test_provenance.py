@@ -54,7 +54,7 @@ def collected() -> Path:
     """A folder of candidates, as `collect` leaves it, in two shards."""
     import pyarrow as pa
 
-    from privalign.experiments.stages.shards import to_parquet, working_on
+    from privalign.candidates.shards import to_parquet, working_on
 
     with working_on(Path("collected"), "collect", {}, prompts=4, shards=2, session={}) as folder:
         for number in range(2):
@@ -159,7 +159,7 @@ def test_what_a_source_says_of_itself_is_not_signed(run: Run, heads: None) -> No
     """The schema of a shard names the head to the process that made the shard, and to nobody else."""
     import pyarrow.parquet as pq
 
-    from privalign.experiments.stages.score import scored_by
+    from privalign.stages.score import scored_by
 
     scored(run, "head")
     for shard in ("part-00000.parquet", "part-00001.parquet"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from privalign.experiments.study import NOTICE, Study
+from privalign.studies.study import NOTICE, Study
 
 Run = Callable[..., tuple[int, str, str]]
 

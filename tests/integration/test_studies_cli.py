@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from privalign.cli.simulate import simulate
 from privalign.cli.studies import app
 from privalign.errors import InvalidInput
-from privalign.experiments.report.build import read_studies, stale_studies
+from privalign.report.build import read_studies, stale_studies
 
 RANGE = ("--range", "0,1")
 COMMANDS = {

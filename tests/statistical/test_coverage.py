@@ -13,9 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from privalign.acceptance import default_tail, log_accept, threshold_grid
-from privalign.experiments.outcomes import measure
-from privalign.experiments.scored import ScoredPrompts
-from privalign.experiments.simulate import Model, Simulation
+from privalign.candidates.scored import ScoredPrompts
+from privalign.evaluation.outcomes import measure
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
 from privalign.mechanisms.itp_reuse import ITPReuse
@@ -24,6 +23,7 @@ from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
 from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.simulation.simulate import Model, Simulation
 
 pytestmark = pytest.mark.statistical
 

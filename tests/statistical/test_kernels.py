@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from privalign.experiments.outcomes import measure
-from privalign.experiments.scored import ScoredPrompts
+from privalign.candidates.scored import ScoredPrompts
+from privalign.evaluation.outcomes import measure
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.itp import ITP

@@ -8,8 +8,8 @@ import math
 import pytest
 from scipy.special import ndtr
 
-from privalign.experiments import theorems
-from privalign.experiments.study import Study
+from privalign.simulation import theorems
+from privalign.studies.study import Study
 
 pytestmark = pytest.mark.statistical
 BEYOND_CHANCE = 5.0

@@ -13,11 +13,11 @@ import pytest
 from privalign.config.recipe import Recipe, read_recipe
 from privalign.config.rewards import read_reward
 from privalign.config.tables import Table
-from privalign.experiments.comparison import build
-from privalign.experiments.studies import KINDS
 from privalign.rewards.conversation import OASST_TEMPLATE, ChatTemplate
 from privalign.secret import make_installation_key
 from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.studies.comparison import build
+from privalign.studies.registry import KINDS
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 PAPER = sorted(path for path in FOLDER.glob("*.toml") if path.stem != "local-small")

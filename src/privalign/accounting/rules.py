@@ -62,6 +62,10 @@ class Debit:
     def __mul__(self, count: int) -> Debit:
         return Debit(self.epsilon * count, self.delta * count, self.rho * count, self.rdp * count)
 
+    def at_most(self, other: Debit) -> Debit:
+        """The smaller of the two in every counter."""
+        return Debit(min(self.epsilon, other.epsilon), min(self.delta, other.delta), min(self.rho, other.rho), min(self.rdp, other.rdp))
+
     def fits(self, limit: Debit) -> bool:
         """Whether no counter is above the limit's."""
         return self.epsilon <= limit.epsilon and self.delta <= limit.delta and self.rho <= limit.rho and self.rdp <= limit.rdp

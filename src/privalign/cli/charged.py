@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privalign.aligner import Aligner, Performance, ServedModel
+from privalign.candidates.pools import RecordedTexts
 from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
 from privalign.ledger import IdempotencyKey, Ledger
 from privalign.mechanisms.protocol import event_of
-from privalign.policies.recorded import DrawOrder, RecordedPolicy, RecordedTexts
+from privalign.policies.recorded import DrawOrder, RecordedPolicy
 from privalign.rewards.provenance import digest_of
 from privalign.secret import installation_key
 from privalign.types import Release, Request

@@ -11,7 +11,7 @@ from privalign.cli import options
 from privalign.cli.output import bars, print_json
 
 if TYPE_CHECKING:
-    from privalign.experiments.demo import DemoReport, Row
+    from privalign.demo.demo import DemoReport, Row
 
 
 def demo(
@@ -26,7 +26,7 @@ def demo(
 
     Rewards are treated as public here, to show what a private release is worth: not a private release.
     """
-    from privalign.experiments.demo import PROMPTS, prepare_folder, run_demo, write_report
+    from privalign.demo.demo import PROMPTS, prepare_folder, run_demo, write_report
 
     prepare_folder(out)
 
@@ -43,7 +43,7 @@ def _print_report(report: DemoReport, files: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from privalign.experiments.demo import NOTICE
+    from privalign.demo.demo import NOTICE
     from privalign.intervals import shown
 
     console = Console()

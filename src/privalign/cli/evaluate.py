@@ -18,7 +18,7 @@ from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
 if TYPE_CHECKING:
-    from privalign.experiments.study import Study
+    from privalign.studies.study import Study
 
 PROTOCOLS = ("faithful", "authors")
 _SHOWN = {  # heading, and the keys behind it
@@ -81,8 +81,8 @@ def evaluate(
 
     Rewards are treated as public here, and what is printed is computed from them: not a private release.
     """
-    from privalign.experiments.scored import provenance
-    from privalign.experiments.study import titled
+    from privalign.candidates.scored import provenance
+    from privalign.studies.study import titled
 
     chosen = ("n2", "range", "sensitivity", "certificate", "scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta")
     given = {name: value for name, value in locals().items() if name in chosen and value is not None}
@@ -127,8 +127,8 @@ def _replacing(out: Path, files: Sequence[Path]) -> Iterator[IO[str]]:
 def _faithful(
     files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
 ) -> Study:
-    from privalign.experiments import comparison
-    from privalign.experiments.scored import read_pooled
+    from privalign.candidates.scored import read_pooled
+    from privalign.studies import comparison
 
     if "range" not in given:
         raise InvalidInput("--range", "missing; give the public range LO,HI that rewards are clipped to")
@@ -140,8 +140,8 @@ def _faithful(
 def _authors(
     files: Sequence[Path], reward: str, names: Sequence[str], sizes: Sequence[int], given: dict[str, Any], run: dict[str, Any]
 ) -> Study:
-    from privalign.experiments import comparison
-    from privalign.experiments.scored import read_pooled
+    from privalign.candidates.scored import read_pooled
+    from privalign.studies import comparison
 
     given.pop("range", None)  # the protocol z-scores
     return comparison.published(lambda: read_pooled(files, reward), names, sizes, given, **run)

@@ -129,7 +129,7 @@ def _public(file: Path, coverage: float, reward: str, config: Path | None, name:
     """Exact quantiles, and where they were stored."""
     import numpy as np
 
-    from privalign.policies.recorded import read_pools
+    from privalign.candidates.pools import read_pools
     from privalign.sensitivity import RewardRange
 
     if (config is None) != (name is None) or (replace and config is None):
@@ -285,7 +285,7 @@ def _terms(head: HeadReward, coverage: float, payer: _Payer) -> dict[str, Any]:
 def _raw_scores(file: Path, head: HeadReward) -> Floats:
     import numpy as np
 
-    from privalign.policies.recorded import read_texts
+    from privalign.candidates.pools import read_texts
 
     with working("scoring"):
         return np.concatenate([head.raw(recorded.prompt, recorded.texts)[0] for recorded in read_texts(file)])

@@ -23,8 +23,8 @@ def report(
     json: options.Json = False,
 ) -> None:
     """Figures (PNG, SVG), tables (Markdown, CSV, LaTeX) and one HTML page of studies: not a private release."""
-    from privalign.experiments.report.build import read_studies, stale_studies, write_report
-    from privalign.experiments.study import NOTICE
+    from privalign.report.build import read_studies, stale_studies, write_report
+    from privalign.studies.study import NOTICE
 
     read, left_out = read_studies(studies), [str(path) for path in stale_studies(studies)]
     with bars() as progress:

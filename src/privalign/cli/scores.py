@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from privalign.candidates.pools import Pool, RecordedTexts, read_pools, read_texts
 from privalign.errors import InvalidFile, InvalidInput
-from privalign.policies.recorded import Pool, RecordedTexts, read_pools, read_texts
 from privalign.rewards.certified_head import CertifiedHeadReward
 from privalign.rewards.head import HeadReward
 from privalign.rewards.protocol import Reward

@@ -24,10 +24,11 @@ from privalign.settings import MECHANISMS, NOISE_OPTIONS, Settings, parse
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from privalign.candidates.pools import RecordedTexts
     from privalign.cli.charged import ChargedRun
     from privalign.cli.scores import Scores
     from privalign.mechanisms.protocol import Mechanism
-    from privalign.policies.recorded import DrawOrder, RecordedTexts
+    from privalign.policies.recorded import DrawOrder
     from privalign.randomness import Randomness
     from privalign.sensitivity import Sensitivity
 

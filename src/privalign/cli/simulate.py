@@ -12,7 +12,7 @@ from privalign.cli.output import bars, print_facts, print_json, replacing, to_js
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from privalign.experiments.simulate import Plan
+    from privalign.simulation.simulate import Plan
 
 
 def simulate(
@@ -32,8 +32,8 @@ def simulate(
 
     Rewards are simulated and public: not a private release.
     """
-    from privalign.experiments.simulate import Model, Plan, Simulation
-    from privalign.experiments.study import NOTICE
+    from privalign.simulation.simulate import Model, Plan, Simulation
+    from privalign.studies.study import NOTICE
 
     try:
         chosen = Model(model)
@@ -56,7 +56,7 @@ def simulate(
 
 def _write(plan: Plan, out: Path) -> None:
     """The data file, with a progress bar on stderr where that is a terminal."""
-    from privalign.experiments.simulate import write_jsonl, write_parquet
+    from privalign.simulation.simulate import write_jsonl, write_parquet
 
     with replacing(out) as file, bars() as bar:
 

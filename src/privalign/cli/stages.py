@@ -17,8 +17,8 @@ from privalign.settings import option, spelled
 
 if TYPE_CHECKING:
     from privalign.config.recipe import BackEnds, PolicySource, Recipe, RewardSource
-    from privalign.experiments.stages.engine import Engine
-    from privalign.experiments.stages.run import Described, StageReport
+    from privalign.stages.engine import Engine
+    from privalign.stages.run import Described, StageReport
 
 T = TypeVar("T")
 
@@ -118,8 +118,8 @@ def collect(
         "shard": shard,
         "concurrency": concurrency,
     }
-    from privalign.experiments.stages.run import Described, run_collect
-    from privalign.experiments.stages.settings import CollectSettings
+    from privalign.stages.run import Described, run_collect
+    from privalign.stages.settings import CollectSettings
 
     with _naming_options(recipe, {name: option(name) for name in given}):
         plan = _Plan.of(recipe, run, given | {"config": config, "out": out}, "collect")
@@ -130,7 +130,7 @@ def collect(
             given["policy"] = _required(policy, "policy", "give the name of a [policies.*] table")
             settings = CollectSettings(**{name: value for name, value in given.items() if value is not None})
         if settings.vllm is not None:
-            from privalign.experiments.stages.vllm_engine import VllmEngine
+            from privalign.stages.vllm_engine import VllmEngine
 
             if engine != "ray":
                 raise InvalidInput("--engine", f"{engine} cannot run [collect] vllm; give ray")
@@ -174,8 +174,8 @@ def score(
 
     What a certified head scored is signed (`….signed.json` beside each file): `select --certificate` believes no other scores.
     """
-    from privalign.experiments.stages.run import run_score
-    from privalign.experiments.stages.settings import ScoreSettings
+    from privalign.stages.run import run_score
+    from privalign.stages.settings import ScoreSettings
 
     with _naming_options(recipe, {"reward": "--reward", "rewards": "--reward"}):
         plan = _Plan.of(recipe, run, {"from": source, "reward": reward or None, "config": config, "out": out}, "score")
@@ -241,8 +241,8 @@ def grade(
     """Adds is_correct: by math-verify, by letter, from a gold reward's column, or by a model as a judge."""
     import dataclasses
 
-    from privalign.experiments.stages.run import run_grade
-    from privalign.experiments.stages.settings import GradeSettings
+    from privalign.stages.run import run_grade
+    from privalign.stages.settings import GradeSettings
 
     given: dict[str, Any] = {
         "kind": kind,
@@ -363,7 +363,7 @@ def _naming_options(recipe: Path | None, names: Mapping[str, str]) -> Iterator[N
 
 
 def _described(source: PolicySource | RewardSource) -> Described:
-    from privalign.experiments.stages.run import Described
+    from privalign.stages.run import Described
 
     return Described(source.table, source)
 
@@ -376,11 +376,11 @@ def _engine(name: str, workers: int | None, gpus: float) -> Engine:
     if name == "local":
         if workers is not None or gpus:
             raise InvalidInput("--workers" if gpus == 0 else "--gpus", "belongs to --engine ray; leave it out, or give that")
-        from privalign.experiments.stages.engine import LocalEngine
+        from privalign.stages.engine import LocalEngine
 
         return LocalEngine()
     if name == "ray":
-        from privalign.experiments.stages.ray_engine import RayEngine
+        from privalign.stages.ray_engine import RayEngine
 
         return RayEngine(workers, gpus)
     raise InvalidInput("--engine", f"{name!r} is not one of local, ray")
@@ -400,8 +400,8 @@ def _export(folder: Path, out: Path) -> None:
     import hashlib
     import os
 
-    from privalign.experiments.stages.export import common_signatures, jsonl
     from privalign.rewards.provenance import sign_scores, signature_file
+    from privalign.stages.export import common_signatures, jsonl
 
     columns, digest = common_signatures(folder), hashlib.sha256()
     with replacing(out, field="--export") as file:

@@ -27,7 +27,7 @@ from privalign.errors import InvalidFile, InvalidInput, PrivalignError
 from privalign.settings import spelled
 
 if TYPE_CHECKING:
-    from privalign.experiments.study import Study
+    from privalign.studies.study import Study
 
 app = typer.Typer(
     help="The paper's studies on scored candidates: composition, matched privacy, ablations, win rates, overhead, budgets.",
@@ -260,8 +260,8 @@ def every(
 
     DIR/studies.json lists them: `report` leaves out those of tables that the recipe no longer has. A study that fails stops no other one.
     """
-    from privalign.experiments.runs import LIST, STUDIES, listing, stale
-    from privalign.experiments.study import NOTICE
+    from privalign.studies.runs import LIST, STUDIES, listing, stale
+    from privalign.studies.study import NOTICE
 
     tables = _tables(recipe)
     candidates = _graded(recipe, runs)
@@ -316,7 +316,7 @@ def _raise(failures: Sequence[PrivalignError]) -> None:
 def _tables(recipe: Path) -> list[Mapping[str, Any]]:
     """The tables of a recipe's studies, certificates relative to it; refused where one is of no kind, or two would share a file."""
     from privalign.config.recipe import read_recipe
-    from privalign.experiments.studies import kind_of
+    from privalign.studies.registry import kind_of
 
     tables: list[Mapping[str, Any]] = [
         {**table, "certificate": str(recipe.parent / table["certificate"])} if isinstance(table.get("certificate"), str) else table
@@ -359,8 +359,8 @@ def _anew(
     """The study of a recipe's table; what is wrong with the table is told by file, table and key."""
     from dataclasses import replace
 
-    from privalign.experiments.runs import REQUEST
-    from privalign.experiments.studies import run_table
+    from privalign.studies.registry import run_table
+    from privalign.studies.runs import REQUEST
 
     try:
         with spelled(str):
@@ -387,8 +387,8 @@ def _digest(table: Mapping[str, Any], candidates: Sequence[Path]) -> str:
 
 def _made(path: Path, request: str) -> Study | None:
     """The study of this request where it was made before."""
-    from privalign.experiments.runs import REQUEST
-    from privalign.experiments.study import read_study
+    from privalign.studies.runs import REQUEST
+    from privalign.studies.study import read_study
 
     if not path.is_file():
         return None
@@ -400,7 +400,7 @@ def _made(path: Path, request: str) -> Study | None:
 
 
 def _run(kind: str, files: Sequence[Path], out: Path | None, json: bool, **given: Any) -> None:
-    from privalign.experiments.studies import read_source, run_study
+    from privalign.studies.registry import read_source, run_study
 
     with working("reading"):
         source = read_source(files, given)
@@ -425,7 +425,7 @@ def _write(study: Study, path: Path, sources: Sequence[Path] = ()) -> None:
 def _print(study: Study, out: Path | None) -> None:
     from rich.table import Table
 
-    from privalign.experiments.report.wording import cell, heading
+    from privalign.report.wording import cell, heading
 
     columns = [name for name in _COLUMNS[study.kind] if any(row.get(name) is not None for row in study.rows)]
     table = Table(box=None, pad_edge=False)

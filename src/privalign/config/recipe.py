@@ -36,9 +36,9 @@ from privalign.config.policies import read_policy
 from privalign.config.rewards import RewardSpec, read_reward
 from privalign.config.tables import Table
 from privalign.errors import InvalidFile, InvalidInput
-from privalign.experiments.stages.settings import CollectSettings, GradeSettings, ScoreSettings, VllmSettings
 from privalign.policies.protocol import Policy
 from privalign.rewards.protocol import Reward
+from privalign.stages.settings import CollectSettings, GradeSettings, ScoreSettings, VllmSettings
 
 _NAME = re.compile(r"\w[\w-]*")
 KNOWN = ("run", "collect", "score", "grade", "evaluate", "policies", "rewards")

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from privalign.errors import BackendFailed, InvalidFile, InvalidInput
-from privalign.experiments.stages.tasks import LETTERS, TASKS, load_task
+from privalign.stages.tasks import LETTERS, TASKS, load_task
 
 GSM8K = [{"question": "1 + 1?", "answer": "1+1=2\n#### 2"}, {"question": "999 + 1?", "answer": "=<<999+1=1000>>1000\n#### 1,000"}]
 MATH = [{"problem": "Half of 1?", "solution": "…", "answer": "\\frac{1}{2}", "subject": "Algebra", "level": 1, "unique_id": "test/1.json"}]
@@ -118,7 +118,7 @@ def test_the_real_benchmarks(tmp_path: Path) -> None:
 def test_math_verify_agrees_with_the_published_correctness_of_real_solutions() -> None:
     if "PRIVALIGN_DATA" not in os.environ:
         pytest.skip("set PRIVALIGN_DATA to the folder of real data sets")
-    from privalign.experiments.stages.mathematics import Verifier
+    from privalign.stages.mathematics import Verifier
 
     data = Path(os.environ["PRIVALIGN_DATA"])
     with gzip.open(data / "gsm8k/solutions.jsonl.gz", "rt", encoding="utf-8") as file:

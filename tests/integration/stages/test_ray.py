@@ -20,13 +20,13 @@ import pytest
 ray = pytest.importorskip("ray", reason="needs Ray; get it with: pip install 'privalign[ray]'")
 
 from privalign.errors import BackendFailed, InvalidInput  # noqa: E402
-from privalign.experiments.stages.collect import CollectJob  # noqa: E402
-from privalign.experiments.stages.engine import LocalEngine  # noqa: E402
-from privalign.experiments.stages.ray_engine import ATTEMPTS, Attempts, Worker, connected  # noqa: E402
-from privalign.experiments.stages.settings import CollectSettings, VllmSettings  # noqa: E402
-from privalign.experiments.stages.tasks import Prompt  # noqa: E402
-from privalign.experiments.stages.vllm_engine import VllmEngine, processor, processor_config  # noqa: E402
 from privalign.policies.callables import CallablePolicy  # noqa: E402
+from privalign.stages.collect import CollectJob  # noqa: E402
+from privalign.stages.engine import LocalEngine  # noqa: E402
+from privalign.stages.ray_engine import ATTEMPTS, Attempts, Worker, connected  # noqa: E402
+from privalign.stages.settings import CollectSettings, VllmSettings  # noqa: E402
+from privalign.stages.tasks import Prompt  # noqa: E402
+from privalign.stages.vllm_engine import VllmEngine, processor, processor_config  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")  # Ray uses what it deprecates itself
 COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()"]

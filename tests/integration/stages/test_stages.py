@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
+from privalign.candidates.pools import read_pools
+from privalign.candidates.scored import read_scored
+from privalign.candidates.shards import Shards, to_parquet, working_on
 from privalign.errors import InvalidInput
-from privalign.experiments.scored import read_scored
-from privalign.experiments.stages import score
-from privalign.experiments.stages.engine import LocalEngine
-from privalign.experiments.stages.run import Described, run_grade, run_score
-from privalign.experiments.stages.settings import GradeSettings, ScoreSettings
-from privalign.experiments.stages.shards import Shards, to_parquet, working_on
 from privalign.policies.callables import CallablePolicy
 from privalign.policies.completions import UpstreamFailed
 from privalign.policies.llamacpp import embedded_model
-from privalign.policies.recorded import read_pools
 from privalign.rewards.function import FunctionReward
 from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.stages import score
+from privalign.stages.engine import LocalEngine
+from privalign.stages.run import Described, run_grade, run_score
+from privalign.stages.settings import GradeSettings, ScoreSettings
 from privalign.types import Candidate, Request
 
 COMMAND = [sys.executable, "-c", "from privalign.cli import main; main()"]

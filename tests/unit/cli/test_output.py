@@ -11,7 +11,7 @@ import pytest
 
 from privalign.cli.output import basis, print_facts, print_table, replacing
 from privalign.errors import InvalidInput
-from privalign.experiments.report.wording import terms
+from privalign.report.wording import terms
 from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivity
 
 SECRET = "pa_065557d71f6b_" + "a6e1da24" * 8

@@ -9,7 +9,7 @@ import pytest
 
 from privalign.config.recipe import read_back_ends, read_recipe
 from privalign.errors import InvalidFile, InvalidInput
-from privalign.experiments.stages.settings import CollectSettings, GradeSettings, ScoreSettings, VllmSettings
+from privalign.stages.settings import CollectSettings, GradeSettings, ScoreSettings, VllmSettings
 
 BACK_ENDS = """
 [policies.local]

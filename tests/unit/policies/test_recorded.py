@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privalign.candidates.pools import Pool, read_pools
 from privalign.errors import InvalidFile
 from privalign.policies import recorded
-from privalign.policies.recorded import DrawOrder, Pool, read_pools
+from privalign.policies.recorded import DrawOrder
 
 PLANTED = 0.123456789
 RECORDS: list[dict[str, Any]] = [
@@ -239,7 +240,7 @@ def test_more_draws_than_candidates_with_replacement() -> None:
 PEAK_MEMORY = """
 import sys
 from pathlib import Path
-from privalign.policies.recorded import read_pools
+from privalign.candidates.pools import read_pools
 count = sum(1 for _ in read_pools(Path(sys.argv[1])))
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(count, peak.split()[1])

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from privalign.experiments.certified_rewards import (
+from certified_rewards import (
     PAIRS_PER_PROMPT,
     PUBLIC_PROMPTS,
     SIZES,
@@ -23,6 +22,7 @@ from privalign.experiments.certified_rewards import (
     stream_scale,
     uniform,
 )
+
 from privalign.preferences.ngrams import HashedNgrams
 from privalign.preferences.pairs import read_pairs
 from privalign.sensitivity import Sensitivity

@@ -1,0 +1,1 @@
+"""Scored candidates: one ragged type, every reader and writer."""

@@ -1,0 +1,1 @@
+"""The main job on the embedded model, end to end."""

@@ -1,0 +1,1 @@
+"""What a selection rule is worth on scored and graded candidates: kernels, outcomes, expectations, protocols."""

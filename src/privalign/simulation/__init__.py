@@ -1,0 +1,1 @@
+"""Candidates whose true reward is known, and the theorems tried on them."""
