@@ -31,7 +31,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from privalign import cli
-from privalign.config import Deployment, load
+from privalign.deployment import Deployment, load
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick
 from privalign.preferences.pairs import PreferencePair

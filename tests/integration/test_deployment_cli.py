@@ -659,7 +659,7 @@ def test_a_ledger_url_with_a_password_stands_elsewhere(refused: Any, document: A
 
 def test_two_that_start_at_once_share_the_account(config: Path) -> None:
     """Both find no account; one makes it, the other takes it."""
-    from privalign.config import load
+    from privalign.deployment import load
 
     first, second = load(config), load(config)
     gate = threading.Barrier(2, timeout=10)

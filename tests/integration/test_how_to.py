@@ -17,7 +17,7 @@ import pytest
 
 from privalign import cli
 from privalign.accounting.rules import Fsrc
-from privalign.config import load
+from privalign.deployment import load
 from privalign.gateway.settings import GatewaySettings
 from privalign.mechanisms.protocol import event_of
 from privalign.secret import make_installation_key

@@ -21,7 +21,7 @@ class Missing:
         if name.partition(".")[0] in {names!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
-import alembic.command, scipy.stats, privalign.config, privalign.ledger, privalign.mechanisms.driver
+import alembic.command, scipy.stats, privalign.deployment, privalign.ledger, privalign.mechanisms.driver
 from privalign.cli import command, main
 command()
 for line in sys.stdin:

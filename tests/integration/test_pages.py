@@ -38,7 +38,6 @@ import httpx
 import pytest
 
 from privalign import cli
-from privalign.config.recipe import read_recipe
 from privalign.gateway import logs, server
 from privalign.ledger import Ledger
 from privalign.policies import llamacpp_chat
@@ -47,6 +46,7 @@ from privalign.preferences.features import CharacterCrosses, Cross, Pick, featur
 from privalign.preferences.pairs import PreferencePair
 from privalign.secret import make_installation_key
 from privalign.sensitivity import Relation, RewardRange
+from privalign.studies.recipe import read_recipe
 from privalign.types import Candidate
 
 pytestmark = pytest.mark.slow

@@ -102,7 +102,7 @@ STORE = (*PUBLIC, "--config", "p.toml", "--name", "armo")
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_public_range_is_stored_and_nothing_else_changes(run: Run, scored: None, newline: str) -> None:
-    from privalign.config import load as load_deployment
+    from privalign.deployment import load as load_deployment
 
     file = Path("p.toml")
     file.write_bytes(CONFIG.replace("\n", newline).encode())

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from privalign.config.recipe import Recipe, read_recipe
-from privalign.config.rewards import read_reward
-from privalign.config.tables import Table
+from privalign.deployment.rewards import read_reward
+from privalign.deployment.tables import Table
 from privalign.rewards.conversation import OASST_TEMPLATE, ChatTemplate
 from privalign.secret import make_installation_key
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.studies.comparison import build
+from privalign.studies.recipe import Recipe, read_recipe
 from privalign.studies.registry import KINDS
 
 FOLDER = Path(__file__).parents[2] / "recipes"

@@ -247,7 +247,7 @@ def export(
 
 def _event_of_model(config: Path, name: str) -> Event:
     """What one query of a model in a deployment file costs."""
-    from privalign.config import load
+    from privalign.deployment import load
     from privalign.mechanisms.protocol import event_of
     from privalign.settings import spelled
 

@@ -18,7 +18,7 @@ from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInp
 
 if TYPE_CHECKING:
     from privalign.aligner.clock import Deadline
-    from privalign.config import Deployment, ModelSpec
+    from privalign.deployment import Deployment, ModelSpec
     from privalign.ledger import Account
 
 app = typer.Typer(help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
@@ -112,8 +112,8 @@ def check(
 
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
-    from privalign.config import load
-    from privalign.config.doubts import doubts
+    from privalign.deployment import load
+    from privalign.deployment.doubts import doubts
     from privalign.intervals import shown
 
     faults = _Faults(file)
@@ -194,7 +194,7 @@ def ask(
     json: options.Json = False,
 ) -> None:
     """One private answer, its price, and what remains of the budget."""
-    from privalign.config import load
+    from privalign.deployment import load
     from privalign.types import Request
 
     deployment = load(config)

@@ -132,7 +132,7 @@ def _check_models(names: list[str], account: str | None, config: Path) -> None:
     Raises:
         InvalidInput: naming the model.
     """
-    from privalign.config.deployment import load_ledger
+    from privalign.deployment.deployment import load_ledger
 
     served = load_ledger(config).models
     for name in names:
@@ -143,7 +143,7 @@ def _check_models(names: list[str], account: str | None, config: Path) -> None:
 
 
 def _warn_of_models(names: list[str], file: Path) -> None:
-    from privalign.config.deployment import load_ledger
+    from privalign.deployment.deployment import load_ledger
 
     served = load_ledger(file).models
     for name in names:

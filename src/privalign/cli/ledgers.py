@@ -28,7 +28,7 @@ def ledger_url(ledger: str | None, config: Path | None) -> str:
     """The URL that is given, else that of the deployment file, else the default."""
     if ledger is not None or config is None:
         return ledger or DEFAULT_LEDGER
-    from privalign.config.deployment import load_ledger
+    from privalign.deployment.deployment import load_ledger
 
     return load_ledger(config).url
 
@@ -42,7 +42,7 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     from privalign.ledger import Ledger
 
     if url.startswith(("env:", "file:")):
-        from privalign.config.deployment import resolved_url
+        from privalign.deployment.deployment import resolved_url
 
         url = resolved_url(url)
     scheme, _, rest = url.partition(":///")

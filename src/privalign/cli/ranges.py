@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from privalign.config.storing import StoredRange
+    from privalign.deployment.storing import StoredRange
     from privalign.rewards.head import HeadReward
 
     Floats = NDArray[np.float64]
@@ -161,7 +161,7 @@ def _refuse_protected(file: Path, reward: str) -> None:
 
 
 def _mapped(low: float, high: float) -> StoredRange:
-    from privalign.config.storing import StoredRange
+    from privalign.deployment.storing import StoredRange
     from privalign.sensitivity import RewardRange
 
     scale = 1 / RewardRange(low, high).width
@@ -172,8 +172,8 @@ def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
     """Puts the range into a deployment file, which is read as one before it takes the old one's place."""
     import os
 
-    from privalign.config import load
-    from privalign.config.storing import with_range
+    from privalign.deployment import load
+    from privalign.deployment.storing import with_range
 
     try:
         text = config.read_bytes().decode("utf-8")  # as it is, line ends too

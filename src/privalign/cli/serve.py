@@ -19,7 +19,7 @@ from privalign.cli.output import print_json
 from privalign.errors import InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
-    from privalign.config import Deployment
+    from privalign.deployment import Deployment
     from privalign.ledger import Key
 
 
@@ -37,7 +37,7 @@ def serve(
         from privalign.gateway import server
     except ImportError:
         raise MissingDependency("the gateway is not installed; get it with: pip install 'privalign[gateway]'") from None
-    from privalign.config import load
+    from privalign.deployment import load
 
     deployment = load(config)
     if not deployment.models:

@@ -16,9 +16,9 @@ from privalign.errors import InvalidInput
 from privalign.settings import option, spelled
 
 if TYPE_CHECKING:
-    from privalign.config.recipe import BackEnds, PolicySource, Recipe, RewardSource
     from privalign.stages.engine import Engine
     from privalign.stages.run import Described, StageReport
+    from privalign.studies.recipe import BackEnds, PolicySource, Recipe, RewardSource
 
 T = TypeVar("T")
 
@@ -292,7 +292,7 @@ class _Plan:
         for name, value in given.items():
             if value is not None:
                 raise InvalidInput(option(name), f"belongs into the recipe; leave it out, or change [{stage}] of {recipe}")
-        from privalign.config.recipe import read_recipe
+        from privalign.studies.recipe import read_recipe
 
         return cls(read_recipe(recipe), run, given)
 
@@ -300,7 +300,7 @@ class _Plan:
     def back_ends(self) -> BackEnds:
         if self.recipe is not None:
             return self.recipe.back_ends
-        from privalign.config.recipe import read_back_ends
+        from privalign.studies.recipe import read_back_ends
 
         return read_back_ends(_required(self._given["config"], "config", "give the deployment file with the back-end's table"))
 

@@ -315,7 +315,7 @@ def _raise(failures: Sequence[PrivalignError]) -> None:
 
 def _tables(recipe: Path) -> list[Mapping[str, Any]]:
     """The tables of a recipe's studies, certificates relative to it; refused where one is of no kind, or two would share a file."""
-    from privalign.config.recipe import read_recipe
+    from privalign.studies.recipe import read_recipe
     from privalign.studies.registry import kind_of
 
     tables: list[Mapping[str, Any]] = [

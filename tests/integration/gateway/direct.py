@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from privalign.config import load
+from privalign.deployment import load
 from privalign.types import Request
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from privalign.config.policies import read_policy
-from privalign.config.tables import Table
+from privalign.deployment.policies import read_policy
+from privalign.deployment.tables import Table
 from privalign.errors import BackendFailed, InvalidFile, InvalidInput, MissingDependency
 from privalign.policies.transformers import TransformersPolicy
 from privalign.types import Candidate, Message, Request, Usage

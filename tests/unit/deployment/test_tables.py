@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privalign.config.tables import Table, resolve_secret
+from privalign.deployment.tables import Table, resolve_secret
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.sensitivity import RewardRange
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from privalign.config.recipe import read_back_ends, read_recipe
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.stages.settings import CollectSettings, GradeSettings, ScoreSettings, VllmSettings
+from privalign.studies.recipe import read_back_ends, read_recipe
 
 BACK_ENDS = """
 [policies.local]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privalign.config import load
+from privalign.deployment import load
 from privalign.errors import InvalidInput
 from privalign.gateway.settings import GatewaySettings
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from privalign.config.tables import Table, resolve_proxy, resolve_secret
+from privalign.deployment.tables import Table, resolve_proxy, resolve_secret
 from privalign.errors import InvalidFile
 from privalign.policies.protocol import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
-from privalign.config.tables import Table
+from privalign.deployment.tables import Table
 from privalign.gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()

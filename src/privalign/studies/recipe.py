@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privalign.config.policies import read_policy
-from privalign.config.rewards import RewardSpec, read_reward
-from privalign.config.tables import Table
+from privalign.deployment.policies import read_policy
+from privalign.deployment.rewards import RewardSpec, read_reward
+from privalign.deployment.tables import Table
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.policies.protocol import Policy
 from privalign.rewards.protocol import Reward

@@ -4,8 +4,8 @@
 Secrets stand in the file only by reference: `env:NAME` or `file:PATH`.
 """
 
-from privalign.config.deployment import AccountTerms, Deployment, ModelSpec, load
-from privalign.config.policies import PolicySpec
-from privalign.config.rewards import RewardSpec
+from privalign.deployment.deployment import AccountTerms, Deployment, ModelSpec, load
+from privalign.deployment.policies import PolicySpec
+from privalign.deployment.rewards import RewardSpec
 
 __all__ = ["AccountTerms", "Deployment", "ModelSpec", "PolicySpec", "RewardSpec", "load"]

@@ -12,7 +12,7 @@ import pytest
 
 from privalign.accounting.rules import Basic, Fsrc, Renyi, TwoCounter
 from privalign.cli.deployment import TEMPLATE
-from privalign.config import Deployment, deployment, load
+from privalign.deployment import Deployment, deployment, load
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency, SeveralFaults
 from privalign.ledger import Ledger
 from privalign.mechanisms.base import Base

@@ -14,10 +14,10 @@ from sqlalchemy.exc import ArgumentError
 
 from privalign.accounting.rules import Debit, Rule, make_rule
 from privalign.aligner import Aligner, Performance, ServedModel
-from privalign.config.gateway import read_gateway
-from privalign.config.policies import PolicySpec, read_policy
-from privalign.config.rewards import RewardSpec, read_reward
-from privalign.config.tables import Table, resolve_secret
+from privalign.deployment.gateway import read_gateway
+from privalign.deployment.policies import PolicySpec, read_policy
+from privalign.deployment.rewards import RewardSpec, read_reward
+from privalign.deployment.tables import Table, resolve_secret
 from privalign.errors import InvalidFile, InvalidInput, SeveralFaults
 from privalign.events import Event
 from privalign.gateway.settings import GatewaySettings

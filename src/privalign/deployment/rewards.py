@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privalign.config.tables import Table, resolve_proxy, resolve_secret
+from privalign.deployment.tables import Table, resolve_proxy, resolve_secret
 from privalign.errors import InvalidFile
 from privalign.rewards.protocol import Reward
 from privalign.secret import existing_key

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privalign.config.deployment import AccountTerms, Deployment, ModelSpec
+    from privalign.deployment.deployment import AccountTerms, Deployment, ModelSpec
 
 MOST_CANDIDATES: Final = 1024  # of one answer
 MOST_EPSILON, MOST_DELTA, MOST_RECORDS, LONGEST_NAME = 100.0, 1e-3, 10_000, 64
