@@ -18,7 +18,15 @@ Messages are one line: the thing, its value, the remedy. They never hold a rewar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+
+_MARKED = re.compile("\ue000([^\ue001]*)\ue001")
+
+
+def setting(name: str) -> str:
+    """The name of a setting in an error's field or message: whoever shows the error spells it, as an option or as the key of a file."""
+    return f"\ue000{name}\ue001"
 
 
 class PrivalignError(Exception):
@@ -26,12 +34,25 @@ class PrivalignError(Exception):
 
 
 class InvalidInput(PrivalignError, ValueError):
-    """A setting is outside its range. `field` names it as the user wrote it; `message` says what is wrong with it."""
+    """A setting is outside its range. `field` names it; `message` says what is wrong with it."""
+
+    field: str
+    message: str
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
+        super().__init__()
+        self._parts = (field, message)
+        self.spell(str)
+
+    def rename(self, field: str) -> None:
+        """Says of another field what was said of this one."""
+        self._parts = (field, self._parts[1])
+        self.spell(str)
+
+    def spell(self, spelling: Callable[[str], str]) -> None:
+        """Spells every `setting` in field and message their way who show the error."""
+        self.field, self.message = (_MARKED.sub(lambda mark: spelling(mark[1]), part) for part in self._parts)
+        self.args = (f"{self.field}: {self.message}",)
 
 
 class SeveralFaults(InvalidInput):

@@ -1,20 +1,15 @@
-"""From settings, typed as options or read from a file, to mechanisms and sensitivities.
-
-Errors name a setting as the user wrote it: as an option, unless `spelled` says otherwise.
-"""
+"""From settings, typed as options or read from a file, to mechanisms and sensitivities."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.errors import InvalidFile, InvalidInput, setting
 
 if TYPE_CHECKING:
     from privalign.events import Halt
@@ -39,42 +34,6 @@ _WHOLE = ("n", "n2", "queries")
 _REAL = ("scale", "epsilon", "beta", "sigma_x", "sigma_z", "tail", "delta", "total_delta", "threshold")
 _LARGEST = 2**62  # of whole numbers: far beyond every use, and still a float
 _OTHER = ("mechanism", "range", "sensitivity", "certificate", "halt", "orders")
-
-
-def _as_typed(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-_spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=_as_typed)
-
-
-def option(name: str) -> str:
-    """The name of a setting as the user wrote it."""
-    return _spelling.get()(name)
-
-
-@contextmanager
-def spelled(spelling: Callable[[str], str]) -> Iterator[None]:
-    """Within, settings are called as `spelling` says: `str` where they were keys of a file. Outside they are options."""
-    token = _spelling.set(spelling)
-    try:
-        yield
-    finally:
-        _spelling.reset(token)
-
-
-@contextmanager
-def named(names: Collection[str] = (*MECHANISM_SETTINGS, "range", "sensitivity")) -> Iterator[None]:
-    """What is found wrong with one of these settings, further down, is told as the user wrote its name."""
-    try:
-        yield
-    except InvalidFile:
-        raise
-    except InvalidInput as error:
-        name = error.field.replace("-", "_")
-        if name not in names:
-            raise
-        raise InvalidInput(option(name), error.message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +73,6 @@ class Settings:
             "mechanism", f"{self.mechanism} adds no noise and has no privacy to calibrate; choose privbon, privbon-gaussian or privitp"
         )
 
-    @named()
     def build(self) -> Mechanism:
         """The mechanism with the noise that was given, or calibrated to `epsilon` where that was given instead.
 
@@ -139,11 +97,11 @@ class Settings:
         given = [getattr(self, name) for name in wanted]
         if self.epsilon is not None:
             if any(value is not None for value in given):
-                raise InvalidInput(option("epsilon"), f"give either it or {' and '.join(option(w) for w in wanted)}, not both")
+                raise InvalidInput(setting("epsilon"), f"give either it or {' and '.join(setting(w) for w in wanted)}, not both")
             return self.with_noise(self.calibrated(self.epsilon))
         for name, value in zip(wanted, given, strict=True):
             if value is None:
-                raise InvalidInput(option(name), f"missing, and it has no default; give it, or {option('epsilon')} to calibrate it")
+                raise InvalidInput(setting(name), f"missing, and it has no default; give it, or {setting('epsilon')} to calibrate it")
         if self.mechanism == "privitp":
             assert self.sigma_x is not None
             assert self.sigma_z is not None
@@ -151,7 +109,6 @@ class Settings:
         assert self.scale is not None
         return self.with_noise(self.scale)
 
-    @named()
     def calibrated(self, epsilon: float) -> float:
         """The least noise scale at which one query costs at most `epsilon`."""
         from privalign.accounting.calibration import calibrate
@@ -179,12 +136,12 @@ def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Set
         raise InvalidInput(unknown[0], "no such option")
     for name in _WHOLE:
         if name in given and (type(given[name]) is not int or given[name] < 1):
-            raise InvalidInput(option(name), f"{given[name]!r} is not a whole number of at least 1")
+            raise InvalidInput(setting(name), f"{given[name]!r} is not a whole number of at least 1")
         if name in given and given[name] > _LARGEST:
-            raise InvalidInput(option(name), "a whole number that is too large to be meant; give a smaller one")
+            raise InvalidInput(setting(name), "a whole number that is too large to be meant; give a smaller one")
     for name in _REAL:
         if name in given and not _is_finite(given[name]):
-            raise InvalidInput(option(name), f"{_brief(given[name])} is not a finite number")
+            raise InvalidInput(setting(name), f"{_brief(given[name])} is not a finite number")
     mechanism = given.get("mechanism")
     if mechanism not in MECHANISMS:
         raise InvalidInput("mechanism", f"{mechanism!r} is not one of {', '.join(MECHANISMS)}")
@@ -193,13 +150,13 @@ def parse(raw: Mapping[str, Any], sensitivity: Sensitivity | None = None) -> Set
     n2 = given.get("n2", n)
     delta = float(given.get("delta", 1e-6))
     if not 0 < delta < 1:
-        raise InvalidInput(option("delta"), f"{delta:g} is not strictly between 0 and 1")
+        raise InvalidInput(setting("delta"), f"{delta:g} is not strictly between 0 and 1")
     total_delta, queries = given.get("total_delta"), given.get("queries")
     if (total_delta is None) != (queries is None):
-        raise InvalidInput(option("queries"), f"it and {option('total_delta')} belong together; give both")
+        raise InvalidInput(setting("queries"), f"it and {setting('total_delta')} belong together; give both")
     threshold, halt = given.get("threshold"), _halt(given.get("halt"))
     if halt is not None and threshold is None:
-        raise InvalidInput(option("halt"), f"the cost of an outcome depends on the threshold; give {option('threshold')} too")
+        raise InvalidInput(setting("halt"), f"the cost of an outcome depends on the threshold; give {setting('threshold')} too")
     return Settings(
         mechanism=mechanism,
         sensitivity=_sensitivity(given) if sensitivity is None else sensitivity,
@@ -257,7 +214,7 @@ def _refuse_foreign(mechanism: str, given: Mapping[str, Any]) -> None:
         if name in given and mechanism not in takers:
             quiet = mechanism not in NOISE_OPTIONS and name in ("scale", "epsilon", "sigma_x", "sigma_z")
             why = f"{mechanism} adds no noise" if quiet else f"not a setting of {mechanism}"
-            raise InvalidInput(option(name), f"{why}; leave it out, or choose {' or '.join(takers)}")
+            raise InvalidInput(setting(name), f"{why}; leave it out, or choose {' or '.join(takers)}")
 
 
 def _is_finite(value: Any) -> bool:
@@ -278,7 +235,6 @@ def _float(given: Mapping[str, Any], name: str) -> float | None:
     return float(given[name]) if name in given else None
 
 
-@named()
 def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
     from privalign.sensitivity import RewardRange, Sensitivity, load_certificate
 
@@ -290,15 +246,15 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
         from privalign.secret import existing_key
 
         if "sensitivity" in given:
-            raise InvalidInput(option("sensitivity"), f"give either it or {option('certificate')}, not both")
+            raise InvalidInput(setting("sensitivity"), f"give either it or {setting('certificate')}, not both")
         if not isinstance(certificate, str | Path):
-            raise InvalidInput(option("certificate"), f"{certificate!r} is not the name of a file")
+            raise InvalidInput(setting("certificate"), f"{certificate!r} is not the name of a file")
         certified = load_certificate(Path(certificate), existing_key()).to_sensitivity()
         if certified.range != reward_range:
             right = f"{certified.range.low:g},{certified.range.high:g}"
             raise InvalidInput(
-                option("range"),
-                f"{low:g},{high:g} is not the range of the certificate; give {option('range')} {right}",
+                setting("range"),
+                f"{low:g},{high:g} is not the range of the certificate; give {setting('range')} {right}",
             )
         return certified
     if value == "range":
@@ -308,7 +264,7 @@ def _sensitivity(given: Mapping[str, Any]) -> Sensitivity:
             raise ValueError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(option("sensitivity"), f"{_brief(value)} is neither a number nor 'range'") from None
+        raise InvalidInput(setting("sensitivity"), f"{_brief(value)} is neither a number nor 'range'") from None
     return Sensitivity(number, reward_range, source="declared")
 
 
@@ -320,7 +276,7 @@ def _pair(value: Any) -> tuple[float, float]:
             raise ValueError
         return float(low), float(high)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(option("range"), f"{_brief(value)} is not a pair of numbers; give LO,HI") from None
+        raise InvalidInput(setting("range"), f"{_brief(value)} is not a pair of numbers; give LO,HI") from None
 
 
 def _halt(value: Any) -> Halt | None:
@@ -335,9 +291,9 @@ def _halt(value: Any) -> Halt | None:
             raise ValueError
         time = int(value)
     except (TypeError, ValueError):
-        raise InvalidInput(option("halt"), f"{value!r} is neither a whole number of at least 1 nor 'fallback'") from None
+        raise InvalidInput(setting("halt"), f"{value!r} is neither a whole number of at least 1 nor 'fallback'") from None
     if time < 1:
-        raise InvalidInput(option("halt"), f"{value} is neither a whole number of at least 1 nor 'fallback'")
+        raise InvalidInput(setting("halt"), f"{value} is neither a whole number of at least 1 nor 'fallback'")
     return time
 
 
@@ -348,7 +304,7 @@ def _orders(value: Any) -> tuple[float, ...] | None:
     try:
         orders = tuple(float(part) for part in parts)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(option("orders"), f"{_brief(value)} is not a list of numbers") from None
+        raise InvalidInput(setting("orders"), f"{_brief(value)} is not a list of numbers") from None
     if not orders or not all(1 < order < math.inf for order in orders):
-        raise InvalidInput(option("orders"), f"{value!r} holds an order that is not a finite number above 1")
+        raise InvalidInput(setting("orders"), f"{value!r} holds an order that is not a finite number above 1")
     return orders

@@ -65,8 +65,8 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
     """Every command with its path, groups included."""
     command = cli.command() if group is None else group
     yield path, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, (*path, name))
+    for name in command.list_commands(None) if hasattr(command, "commands") else ():
+        yield from commands(command.get_command(None, name), (*path, name))
 
 
 ALL = dict(commands())

@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from privalign.cli.evaluate import evaluate
+from privalign.cli.spelling import Command
 from privalign.errors import InvalidInput
 from privalign.report.wording import terms
 from privalign.studies.study import read_study
@@ -63,7 +64,7 @@ def scored_file(path: Path, rewards: list[float]) -> Path:
 def run(*arguments: object) -> None:
     """In this process: what is printed is left to the test's capture."""
     app = typer.Typer()
-    app.command()(evaluate)
+    app.command(cls=Command)(evaluate)
     app([str(argument) for argument in arguments], standalone_mode=False)
 
 
@@ -174,10 +175,10 @@ def test_a_range_that_cuts_the_rewards_is_warned_of(tmp_path: Path, capsys: pyte
     settings = json.loads(printed.out)["settings"]
     assert settings["clamped"] == {"below": 0, "above": 20, "of": 20}
     assert settings["warning"] == (
-        "--range: 20 of 20 rewards lie outside 0 … 1 and count as its ends (0 below, 20 above; they reach from 50 to 77); "
+        "range: 20 of 20 rewards lie outside 0 … 1 and count as its ends (0 below, 20 above; they reach from 50 to 77); "
         "give a public range that holds most of them"
     )
-    assert printed.err == f"privalign: warning: {settings['warning']}\n"
+    assert printed.err == f"privalign: warning: --{settings['warning']}\n"
     run(*arguments, "50,80")
     printed = capsys.readouterr()
     settings = json.loads(printed.out)["settings"]

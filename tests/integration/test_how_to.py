@@ -104,8 +104,8 @@ def test_every_command_and_setting_that_is_mentioned_exists(page: Path) -> None:
         for word in mention.split():
             if not hasattr(command, "commands"):
                 break
-            assert word in command.commands, mention
-            command = command.commands[word]
+            assert word in command.list_commands(None), mention
+            command = command.get_command(None, word)
     known = {field.name for field in fields(GatewaySettings)} | {"max_characters", "max_tokens"}  # of rewards and policies
     known |= {"max_connections", "max_completion_tokens"}  # PostgreSQL's, OpenAI's
     for word in re.findall(r"`((?:max|requests|ping|shutdown|secure|session|body)_[a-z_]+)`", prose):

@@ -564,7 +564,7 @@ def parse(arguments: list[str]) -> None:
     """Raises what the command line would refuse of arguments."""
     command, arguments = cli.command(), [word for word in arguments if word != "…"]
     while hasattr(command, "commands"):
-        command, arguments = command.commands[arguments[0]], arguments[1:]
+        command, arguments = command.get_command(None, arguments[0]), arguments[1:]
     command.make_context("privalign", arguments)
 
 

@@ -181,7 +181,7 @@ def test_studies_warn_of_a_range_that_cuts(command: str, scored: Path) -> None:
     done = CliRunner().invoke(app, [command, str(scored), "--range", "-2,-1", *COMMANDS[command], "--json"], catch_exceptions=False)
     settings = json.loads(done.stdout)["settings"]
     assert settings["clamped"] == {"below": 0, "above": 48, "of": 48}
-    assert done.stderr == f"privalign: warning: {settings['warning']}\n"
+    assert done.stderr == f"privalign: warning: --{settings['warning']}\n"
     assert settings["file"] == "scored.jsonl"
     assert settings["files"][0]["sha256"]
     assert settings["versions"]

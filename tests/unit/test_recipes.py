@@ -12,6 +12,7 @@ import pytest
 
 from privalign.deployment.rewards import read_reward
 from privalign.deployment.tables import Table
+from privalign.options import described
 from privalign.rewards.conversation import OASST_TEMPLATE, ChatTemplate
 from privalign.secret import make_installation_key
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -94,7 +95,7 @@ def test_every_study_is_about_a_column_and_its_mechanisms_build(path: Path) -> N
     for study in recipe.studies:
         options = {name: value for name, value in study.items() if name not in ("name", "kind", "reward", "range")}
         assert study["reward"] in recipe.score.rewards
-        assert not set(options) - set(KINDS[study["kind"]][0]), study["name"]
+        assert not set(options) - set(described(KINDS[study["kind"]].options)), study["name"]
     for study in comparisons(recipe):
         sensitivity = sensitivity_of(path, study["reward"])
         noise = {name: study[name] for name in NOISE}

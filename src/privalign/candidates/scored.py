@@ -22,7 +22,6 @@ from privalign.candidates.records import Place, records
 from privalign.candidates.shards import MANIFEST
 from privalign.errors import InvalidFile, MissingDependency
 from privalign.sensitivity import RewardRange
-from privalign.settings import option
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -108,7 +107,7 @@ class Clamped:
             return counts
         what = f"{cut} of {self._all} rewards lie outside {self._range.low:g} … {self._range.high:g} and count as its ends"
         where = f"{self._below} below, {self._above} above; they reach from {self._lowest:.4g} to {self._highest:.4g}"
-        return counts | {"warning": f"{option('range')}: {what} ({where}); give a public range that holds most of them"}
+        return counts | {"warning": f"range: {what} ({where}); give a public range that holds most of them"}
 
 
 def read_pooled(paths: Sequence[Path], reward: str = "proxy_reward") -> Iterator[ScoredPrompts]:

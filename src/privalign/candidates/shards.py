@@ -22,9 +22,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privalign.errors import InvalidFile, InvalidInput, MissingDependency
+from privalign.errors import InvalidFile, InvalidInput, MissingDependency, setting
 from privalign.files import private
-from privalign.settings import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,13 +145,13 @@ def working_on(
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(option("out"), f"{path} cannot be made ({error.strerror}); give a folder that can") from None
+        raise InvalidInput(setting("out"), f"{path} cannot be made ({error.strerror}); give a folder that can") from None
     with _locked(path):
         for rest in path.glob(".*.tmp"):  # of a process that was killed
             rest.unlink()
         begun, has_shards = (path / MANIFEST).exists(), next(path.glob("part-*.parquet"), None) is not None
         if has_shards and not begun:
-            raise InvalidInput(option("out"), f"{path} holds shards but no {MANIFEST}; give another folder")
+            raise InvalidInput(setting("out"), f"{path} holds shards but no {MANIFEST}; give another folder")
         manifest = wanted | {"id": secrets.token_hex(16), "sessions": []}
         if begun:
             there = _manifest(path)
@@ -258,7 +257,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidInput(option("out"), f"another process is at work in {path}; wait for it, or give another folder") from None
+            raise InvalidInput(setting("out"), f"another process is at work in {path}; wait for it, or give another folder") from None
         except OSError:  # a file system without locks
             pass
         yield

@@ -81,8 +81,9 @@ def create(
 ) -> None:
     """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
     from privalign.accounting.rules import make_rule
+    from privalign.errors import setting
     from privalign.sensitivity import Relation
-    from privalign.settings import NOISE_OPTIONS, named, option, parse
+    from privalign.settings import NOISE_OPTIONS, parse
 
     served = {
         "n": n,
@@ -114,18 +115,16 @@ def create(
         settings = parse({"mechanism": mechanism, **served})
         for noise in NOISE_OPTIONS.get(mechanism, ()):
             if served[noise] is None:  # --epsilon, which calibrates elsewhere, is the account's here
-                raise InvalidInput(option(noise), f"missing; give the noise of {mechanism}, of which the order is chosen")
+                raise InvalidInput(setting(noise), f"missing; give the noise of {mechanism}, of which the order is chosen")
         event = settings.build().event(settings.sensitivity)
     if for_model is not None and config is not None:
         event = _event_of_model(config, for_model)
-    with named(("rule", "epsilon", "delta", "order", "rho", "delta_per_query")):
-        made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
+    made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
     if event is not None:
         made.charge(event)  # refuses what no account can pay for
-    with named(("dataset", "also")):
-        account = open_ledger(ledger_url(ledger, config), must_exist=False).create_account(
-            name, made, relation=neighbours, records_per_person=records_per_person, dataset=dataset, also=also or ()
-        )
+    account = open_ledger(ledger_url(ledger, config), must_exist=False).create_account(
+        name, made, relation=neighbours, records_per_person=records_per_person, dataset=dataset, also=also or ()
+    )
     _show_account(account, json)
 
 
@@ -249,11 +248,13 @@ def _event_of_model(config: Path, name: str) -> Event:
     """What one query of a model in a deployment file costs."""
     from privalign.deployment import load
     from privalign.mechanisms.protocol import event_of
-    from privalign.settings import spelled
 
     deployment = load(config)
-    with spelled(lambda _: "--for-model"):
+    try:
         spec = deployment.model(name)
+    except InvalidInput as error:
+        error.rename("--for-model")
+        raise
     return event_of(spec.mechanism, deployment.rewards[spec.reward].sensitivity)
 
 

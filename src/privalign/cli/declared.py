@@ -12,6 +12,8 @@ from typing import Final
 
 import typer
 
+from privalign.cli.spelling import Command
+
 
 class Rewards(StrEnum):
     """Of which kind the rewards are that a command reads, computes, or finds traces of in a ledger."""
@@ -50,13 +52,7 @@ REWARDS: Final = {
     "simulate": Rewards.PUBLIC,
     "evaluate": Rewards.PUBLIC,
     "report": Rewards.PUBLIC,
-    "study composition": Rewards.PUBLIC,
-    "study matched": Rewards.PUBLIC,
-    "study ablation": Rewards.PUBLIC,
-    "study win-rate": Rewards.PUBLIC,
-    "study overhead": Rewards.PUBLIC,
-    "study budget": Rewards.PUBLIC,
-    "study all": Rewards.PUBLIC,
+    "study": Rewards.PUBLIC,  # every one of them
 }
 _SAID: Final = {
     Rewards.NONE: None,
@@ -65,15 +61,26 @@ _SAID: Final = {
 }
 
 
+def rewards_of(*path: str) -> Rewards:
+    """The kind of rewards of a command, or of all those of its group.
+
+    Raises:
+        KeyError: nothing is said of it.
+    """
+    name = " ".join(path)
+    return REWARDS[name] if name in REWARDS or len(path) == 1 else REWARDS[path[0]]
+
+
 def declare(app: typer.Typer, path: tuple[str, ...] = ()) -> None:
-    """Puts what is said of a command's rewards at the end of its help.
+    """Puts what is said of a command's rewards at the end of its help, and has its errors spelled as options.
 
     Raises:
         KeyError: nothing is said of a command.
     """
     for command in app.registered_commands:
         name = command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-        command.epilog = _SAID[REWARDS[" ".join((*path, name))]]
+        command.cls = Command
+        command.epilog = _SAID[rewards_of(*path, name)]
     for group in app.registered_groups:
         assert group.typer_instance is not None
         declare(group.typer_instance, (*path, str(group.name)))

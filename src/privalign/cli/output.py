@@ -80,7 +80,7 @@ def basis(settings: Mapping[str, Any]) -> str:
     return f"ε for Δ = {rounded_up(settings['sensitivity'], 4)} ({settings['sensitivity_source']}){delta}, rounded up"
 
 
-def warn_of(settings: Mapping[str, Any], name: str = "") -> None:
+def warn_of(settings: Mapping[str, Any], name: str = "--") -> None:
     """Says on stderr what a study warns of, in one line."""
     if "warning" in settings:
         typer.echo(f"privalign: warning: {name}{settings['warning']}", err=True)

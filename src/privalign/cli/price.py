@@ -10,8 +10,9 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.output import print_facts, print_json, to_json, working
-from privalign.errors import InvalidFile, InvalidInput
-from privalign.settings import NOISE_OPTIONS, Settings, option, parse, read_lines
+from privalign.cli.spelling import spell_as_options
+from privalign.errors import InvalidFile, InvalidInput, setting
+from privalign.settings import NOISE_OPTIONS, Settings, parse, read_lines
 
 
 def epsilon(
@@ -111,7 +112,7 @@ def calibrated(settings: Settings) -> dict[str, Any]:
 
     for name in ("scale", "sigma_x", "sigma_z", "threshold", "halt", "orders", "queries", "total_delta"):
         if getattr(settings, name) is not None:
-            raise InvalidInput(option(name), "not an option of calibrate; leave it out")
+            raise InvalidInput(setting(name), "not an option of calibrate; leave it out")
     if settings.epsilon is None:
         raise InvalidInput("--epsilon", "missing; give the ε that one query may cost")
     if settings.sensitivity.release is not None:
@@ -213,5 +214,6 @@ def _run(raw: Mapping[str, Any], file: Path | None, as_json: bool, document: Cal
             try:
                 lines.append(to_json(document(parse(line))))
             except InvalidInput as error:
+                spell_as_options(error, line.keys() | raw.keys())
                 raise InvalidFile(str(file), number, str(error)) from None
     typer.echo("\n".join(lines))

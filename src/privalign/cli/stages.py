@@ -12,12 +12,12 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.output import bars, print_facts, print_json, replacing
-from privalign.errors import InvalidInput
-from privalign.settings import option, spelled
+from privalign.errors import InvalidInput, setting
 
 if TYPE_CHECKING:
     from privalign.stages.engine import Engine
     from privalign.stages.run import Described, StageReport
+    from privalign.stages.settings import ScoreSettings
     from privalign.studies.recipe import BackEnds, PolicySource, Recipe, RewardSource
 
 T = TypeVar("T")
@@ -121,31 +121,28 @@ def collect(
     from privalign.stages.run import Described, run_collect
     from privalign.stages.settings import CollectSettings
 
-    with _naming_options(recipe, {name: option(name) for name in given}):
-        plan = _Plan.of(recipe, run, given | {"config": config, "out": out}, "collect")
-        if plan.recipe is not None:
-            settings = _present(plan.recipe.collect, "collect", plan.recipe)
-        else:
-            given["n"] = _required(n, "n", "give how many candidates a prompt gets")
-            given["policy"] = _required(policy, "policy", "give the name of a [policies.*] table")
-            settings = CollectSettings(**{name: value for name, value in given.items() if value is not None})
-        if settings.vllm is not None:
-            from privalign.stages.vllm_engine import VllmEngine
+    plan = _Plan.of(recipe, run, given | {"config": config, "out": out}, "collect")
+    if plan.recipe is not None:
+        settings = _present(plan.recipe.collect, "collect", plan.recipe)
+    else:
+        given["n"] = _required(n, "n", "give how many candidates a prompt gets")
+        given["policy"] = _required(policy, "policy", "give the name of a [policies.*] table")
+        settings = CollectSettings(**{name: value for name, value in given.items() if value is not None})
+    if settings.vllm is not None:
+        from privalign.stages.vllm_engine import VllmEngine
 
-            if engine != "ray":
-                raise InvalidInput("--engine", f"{engine} cannot run [collect] vllm; give ray")
-            if workers is not None or gpus:
-                raise InvalidInput(
-                    "--workers" if gpus == 0 else "--gpus", "vllm is set in the recipe, by replicas and engine; leave it out"
-                )
-            runner: Engine = VllmEngine(settings.vllm)
-            described = Described({"vllm": vars(settings.vllm)}, _no_policy)
-        else:
-            runner = _engine(engine, workers, gpus)
-            assert settings.policy is not None
-            described = _described(plan.back_ends.policy(settings.policy, plan.field("collect", "policy")))
-        with plan.naming_folders(), bars() as progress:
-            report = run_collect(settings, described, plan.folder("collect"), runner, partial(progress, "collecting"))
+        if engine != "ray":
+            raise InvalidInput("--engine", f"{engine} cannot run [collect] vllm; give ray")
+        if workers is not None or gpus:
+            raise InvalidInput("--workers" if gpus == 0 else "--gpus", "vllm is set in the recipe, by replicas and engine; leave it out")
+        runner: Engine = VllmEngine(settings.vllm)
+        described = Described({"vllm": vars(settings.vllm)}, _no_policy)
+    else:
+        runner = _engine(engine, workers, gpus)
+        assert settings.policy is not None
+        described = _described(plan.back_ends.policy(settings.policy, plan.field("collect", "policy")))
+    with plan.naming(), bars() as progress:
+        report = run_collect(settings, described, plan.folder("collect"), runner, partial(progress, "collecting"))
     _show(report, json, None)
 
 
@@ -175,18 +172,16 @@ def score(
     What a certified head scored is signed (`….signed.json` beside each file): `select --certificate` believes no other scores.
     """
     from privalign.stages.run import run_score
-    from privalign.stages.settings import ScoreSettings
 
-    with _naming_options(recipe, {"reward": "--reward", "rewards": "--reward"}):
-        plan = _Plan.of(recipe, run, {"from": source, "reward": reward or None, "config": config, "out": out}, "score")
-        if plan.recipe is not None:
-            settings = _present(plan.recipe.score, "score", plan.recipe)
-        else:
-            settings = ScoreSettings(tuple(_required(reward, "reward", "give the name of a [rewards.*] table")))
-        described = {name: _described(plan.back_ends.reward(name, plan.field("score", "reward"))) for name in settings.rewards}
-        runner = _engine(engine, workers, gpus)
-        with plan.naming_folders(), bars() as progress:
-            report = run_score(settings, plan.source("collect"), described, plan.folder("score"), runner, partial(progress, "scoring"))
+    plan = _Plan.of(recipe, run, {"from": source, "reward": reward or None, "config": config, "out": out}, "score")
+    if plan.recipe is not None:
+        settings = _present(plan.recipe.score, "score", plan.recipe)
+    else:
+        settings = _of_rewards(tuple(_required(reward, "reward", "give the name of a [rewards.*] table")))
+    described = {name: _described(plan.back_ends.reward(name, plan.field("score", "reward"))) for name in settings.rewards}
+    runner = _engine(engine, workers, gpus)
+    with plan.naming(), bars() as progress:
+        report = run_score(settings, plan.source("collect"), described, plan.folder("score"), runner, partial(progress, "scoring"))
     _show(report, json, export)
 
 
@@ -254,27 +249,37 @@ def grade(
         "seed": seed,
         "timeout": timeout,
     }
-    with _naming_options(recipe, {name: option(name) for name in (*given, "workers")}):
-        plan = _Plan.of(recipe, run, given | {"from": source, "config": config, "out": out}, "grade")
-        if plan.recipe is not None:
-            settings = _present(plan.recipe.grade, "grade", plan.recipe)
-        else:
-            given["kind"] = _required(kind, "kind", "give math, letter, reward or judge")
-            settings = GradeSettings(**{name: value for name, value in given.items() if value is not None})
-        if workers is not None and engine == "local":
-            settings, workers = dataclasses.replace(settings, workers=workers), None
-        judge = None if settings.policy is None else _described(plan.back_ends.policy(settings.policy, plan.field("grade", "policy")))
-        runner = _engine(engine, workers, gpus)
-        with plan.naming_folders(), bars() as progress:
-            report = run_grade(settings, plan.source("score"), judge, plan.folder("grade"), runner, partial(progress, "grading"))
+    plan = _Plan.of(recipe, run, given | {"from": source, "config": config, "out": out}, "grade")
+    if plan.recipe is not None:
+        settings = _present(plan.recipe.grade, "grade", plan.recipe)
+    else:
+        given["kind"] = _required(kind, "kind", "give math, letter, reward or judge")
+        settings = GradeSettings(**{name: value for name, value in given.items() if value is not None})
+    if workers is not None and engine == "local":
+        settings, workers = dataclasses.replace(settings, workers=workers), None
+    judge = None if settings.policy is None else _described(plan.back_ends.policy(settings.policy, plan.field("grade", "policy")))
+    runner = _engine(engine, workers, gpus)
+    with plan.naming(), bars() as progress:
+        report = run_grade(settings, plan.source("score"), judge, plan.folder("grade"), runner, partial(progress, "grading"))
     _show(report, json, export)
+
+
+def _of_rewards(names: tuple[str, ...]) -> ScoreSettings:
+    from privalign.stages.settings import ScoreSettings
+
+    try:
+        return ScoreSettings(names)
+    except InvalidInput as error:
+        error.rename("--reward")
+        raise
 
 
 class _Plan:
     """Where settings, back-ends and folders come from: a recipe and its run, or options."""
 
-    def __init__(self, recipe: Recipe | None, run: Path | None, given: dict[str, Any]) -> None:
+    def __init__(self, recipe: Recipe | None, run: Path | None, given: dict[str, Any], stage: str) -> None:
         self.recipe = recipe
+        self._stage = stage
         self._run = run
         self._given: Mapping[str, Any] = given
 
@@ -288,13 +293,13 @@ class _Plan:
         if (recipe is None) != (run is None):
             raise InvalidInput("--run" if run is None else "--recipe", "missing; --recipe FILE and --run DIR belong together")
         if recipe is None:
-            return cls(None, None, given)
+            return cls(None, None, given, stage)
         for name, value in given.items():
             if value is not None:
-                raise InvalidInput(option(name), f"belongs into the recipe; leave it out, or change [{stage}] of {recipe}")
+                raise InvalidInput(setting(name), f"belongs into the recipe; leave it out, or change [{stage}] of {recipe}")
         from privalign.studies.recipe import read_recipe
 
-        return cls(read_recipe(recipe), run, given)
+        return cls(read_recipe(recipe), run, given, stage)
 
     @property
     def back_ends(self) -> BackEnds:
@@ -315,11 +320,17 @@ class _Plan:
         out: Path = _required(self._given["out"], "out", "give the folder to write")
         return out
 
-    def naming_folders(self) -> contextlib.AbstractContextManager[None]:
-        """Within, errors about the folders name the option that they come from."""
-        if self.recipe is None:
-            return contextlib.nullcontext()
-        return spelled(lambda name: "--run" if name in ("from", "out") else name)
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Within, what is wrong with a setting of the recipe is told by file and table, and with its folders by the run's."""
+        try:
+            yield
+        except InvalidInput as error:
+            if self.recipe is not None and error.field in ("from", "out"):
+                error.rename("--run")
+            elif self.recipe is not None and error.field in self._given:
+                error.rename(f"{self.recipe.file}: [{self._stage}] {error.field}")
+            raise
 
     def source(self, stage: str) -> Path:
         """Where the stage before wrote; of a recipe that leaves `score` out, what was collected."""
@@ -349,17 +360,6 @@ def _pair(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         raise InvalidInput("--range", f"{text!r} is not a pair LO,HI") from None
     return low, high
-
-
-@contextlib.contextmanager
-def _naming_options(recipe: Path | None, names: Mapping[str, str]) -> Iterator[None]:
-    """Errors about a setting name its option in `names`, where it was given as one."""
-    try:
-        yield
-    except InvalidInput as error:
-        if recipe is not None or error.field not in names:
-            raise
-        raise InvalidInput(names[error.field], error.message) from None
 
 
 def _described(source: PolicySource | RewardSource) -> Described:

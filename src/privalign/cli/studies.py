@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from privalign.cli import options
+from privalign.cli.described import parameters, signature_of
 from privalign.cli.output import (
     bars,
     basis,
@@ -24,20 +26,40 @@ from privalign.cli.output import (
     working,
 )
 from privalign.errors import InvalidFile, InvalidInput, PrivalignError
-from privalign.settings import spelled
 
 if TYPE_CHECKING:
+    from privalign.studies.kind import StudyKind
     from privalign.studies.study import Study
+
+
+class _Studies(TyperGroup):
+    """`study` and its commands, one a kind of study; what evaluates is imported when one of them is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._fill()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        self._fill()
+        return super().get_command(ctx, cmd_name)
+
+    def _fill(self) -> None:
+        if len(self.commands) == 1:
+            self.commands = {**_commands(), **self.commands}
+
 
 app = typer.Typer(
     help="The paper's studies on scored candidates: composition, matched privacy, ablations, win rates, overhead, budgets.",
     no_args_is_help=False,
     rich_markup_mode=None,
+    cls=_Studies,
 )
 
-_SIGMA = "Noise σ in reward units; σ_X = σ_Z = σ/2."
-_SIGMAS = "Noise σ in reward units, comma-separated; σ_X = σ_Z = σ/2."
-_N_GRID = "Candidates n, comma-separated."
+
+@app.callback()
+def studies() -> None:
+    """A group, whatever number of commands it has so far."""
+
 
 Files = Annotated[
     list[Path],
@@ -47,190 +69,47 @@ Files = Annotated[
 ]
 Reward = Annotated[str, typer.Option("--reward", help="The key or column that holds the score.", metavar="COLUMN")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write the document here.", metavar="STUDY.json", show_default=False)]
-RequiredSigmas = Annotated[str, typer.Option("--sigmas", help=_SIGMAS, show_default=False)]
-RequiredSigma = Annotated[float, typer.Option("--sigma", help=_SIGMA, show_default=False)]
-Betas = Annotated[str | None, typer.Option("--betas", help="β to choose from, comma-separated.", show_default=False)]
-NGrid = Annotated[str | None, typer.Option("--n-grid", help=_N_GRID, show_default=False)]
-TotalDelta = Annotated[float | None, typer.Option("--total-delta", help="δ of a whole stream.", show_default=False)]
-HeldOut = Annotated[
-    float | None, typer.Option("--held-out", help="Part of the prompts to choose settings on. Default 0.5.", show_default=False)
-]
-Replicates = Annotated[int | None, typer.Option("--replicates", help="As `evaluate`. Default 50.", show_default=False)]
-Draws = Annotated[str | None, typer.Option("--draw", help="As `evaluate`. Default without.", metavar="without|with", show_default=False)]
-Seed = Annotated[int | None, typer.Option("--seed", help="Default 0.", show_default=False)]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes. Default 1.", show_default=False)]
-Simulated = Annotated[int | None, typer.Option("--simulated", help="Queries simulated for E[t].", show_default=False)]
-
-# the columns that people see; the document has all
-_COLUMNS = {
-    "composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped"),
-    "matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent", "reason"),
-    "ablation-sigma": ("mechanism", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
-    "ablation-beta": ("mechanism", "beta", "lift_pp", "lift_se_pp", "proxy_mean", "tuning_lift_pp", "selected", "reason"),
-    "noise": ("mechanism", "n", "sigma", "lift_pp", "lift_se_pp", "proxy_mean", "reason"),
-    "win-rate": ("mechanism", "n", "gold_win_rate", "gold_win_rate_se", "lift_pp", "lift_se_pp", "epsilon", "reason"),
-    "overhead": (
-        "n",
-        "privitp_candidates",
-        "mean_halting",
-        "fallback_percent",
-        "generated_ratio",
-        "privbon_seconds",
-        "privitp_seconds",
-        "reason",
-    ),
-    "budget": (
-        "sigma_over_range",
-        "privbon_published",
-        "privbon_exact",
-        "phase1_published",
-        "phase1_true_delta",
-        "phase1_exact",
-        "privitp_published",
-        "privitp_exact",
-    ),
-}
 
 
 def _candidates(files: Files, range: options.RequiredRange) -> None:
     """What every study is of."""
 
 
-def _sensitivity(sensitivity: options.SensitivityOption = None, certificate: options.Certificate = None) -> None:
-    """Δ, of those that price what they select."""
-
-
-def _measured(replicates: Replicates = None, draw: Draws = None, seed: Seed = None, workers: Workers = None) -> None:
-    """How utility is measured."""
-
-
-def _document(reward: Reward = "proxy_reward", out: Out = None, json: options.Json = False) -> None:
-    """What comes out."""
-
-
-def _study(*blocks: Callable[..., None]) -> Callable[[Callable[..., None]], None]:
-    """Adds the command of a study: the function's own options, and those of the blocks, which many studies share."""
-
-    def add(own: Callable[..., None]) -> None:
-        kind = own.__name__.replace("_", "-")
-        parts: tuple[Callable[..., None], ...] = (_candidates, own, *blocks, _document)
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for part in parts
-            for parameter in inspect.signature(part, eval_str=True).parameters.values()
-        ]
-
-        def command(**given: Any) -> None:
-            _run(kind, **given)
-
-        command.__doc__ = own.__doc__
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        app.command(kind)(command)
-
-    return add
-
-
-@_study(_sensitivity)
-def composition(
-    sigmas: RequiredSigmas,
-    n: options.N = None,
-    beta: options.Beta = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε of the stream. Default 50.", show_default=False)] = None,
-    total_delta: TotalDelta = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", help="Streams per σ. Default 10.", show_default=False)] = None,
-    most: Annotated[int | None, typer.Option("--most", help="Queries at which a stream ends. Default 10,000.", show_default=False)] = None,
-    order: Annotated[float | None, typer.Option("--order", help="Rényi order. Default: the best for each σ.", show_default=False)] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            "--protocol", help="authors: the published accounting, σ in z-scores.", metavar="faithful|authors", show_default=False
-        ),
-    ] = None,
+def _document(
+    sensitivity: options.SensitivityOption = None,
+    certificate: options.Certificate = None,
+    reward: Reward = "proxy_reward",
+    out: Out = None,
+    json: options.Json = False,
 ) -> None:
-    """How many queries a budget answers under each composition rule (Figure 1 bottom right, Figure 13)."""
+    """Δ, and what comes out."""
 
 
-@_study(_sensitivity, _measured)
-def matched(
-    n: options.N = None,
-    caps: Annotated[
-        str | None, typer.Option("--caps", help="Caps of PrivITP's phase 2 to choose from. Default n.", metavar="N,N,…", show_default=False)
-    ] = None,
-    epsilons: Annotated[
-        str | None,
-        typer.Option("--epsilons", help="ε, per query and per stream, comma-separated. Default 0.5,1,2,4,8.", show_default=False),
-    ] = None,
-    delta: options.Delta = None,
-    streams: Annotated[
-        str | None, typer.Option("--streams", help="Lengths of streams, comma-separated. Default 100.", show_default=False)
-    ] = None,
-    total_delta: TotalDelta = None,
-    betas: Betas = None,
-    splits: Annotated[
-        str | None, typer.Option("--splits", help="σ_X/σ_Z to choose from, comma-separated. Default 0.5,1,2.", show_default=False)
-    ] = None,
-    multiples: Annotated[
-        str | None,
-        typer.Option("--multiples", help="Multiples of the least noise to choose from. Default 1.", metavar="K,K,…", show_default=False),
-    ] = None,
-    held_out: HeldOut = None,
-) -> None:
-    """Utility at equal (ε, δ), per query and per stream; PrivITP's settings chosen on held-out prompts."""
+def _commands() -> Mapping[str, Any]:
+    """A command for each kind of study that has none of its own."""
+    from privalign.cli.declared import declare
+    from privalign.studies.registry import KINDS
+
+    built = typer.Typer(rich_markup_mode=None)
+    for kind in KINDS.values():
+        if kind.name != "comparison":  # that is `evaluate`
+            built.command(kind.name)(_command(kind))
+    declare(built, ("study",))
+    group: Any = typer.main.get_group(built)
+    return dict(group.commands)
 
 
-@_study(_sensitivity, _measured)
-def ablation(
-    parameter: Annotated[
-        str,
-        typer.Option(
-            "--parameter", help="sigma (Figure 2), beta (Figure 3) or n (ITP against PrivITP, Figures 10-12).", metavar="sigma|beta|n"
-        ),
-    ] = "sigma",
-    sigma: Annotated[float | None, typer.Option("--sigma", help=f"{_SIGMA}  [required by --parameter beta]", show_default=False)] = None,
-    sigmas: Annotated[
-        str | None, typer.Option("--sigmas", help=f"{_SIGMAS}  [required by --parameter sigma and n]", show_default=False)
-    ] = None,
-    beta: options.Beta = None,
-    betas: Betas = None,
-    n: options.N = None,
-    n_grid: Annotated[str | None, typer.Option("--n-grid", help=f"{_N_GRID}  [required by --parameter n]", show_default=False)] = None,
-    delta: options.Delta = None,
-    held_out: HeldOut = None,
-) -> None:
-    """Utility over σ, over β, or over n at several σ; settings selected on held-out prompts."""
+def _command(kind: StudyKind) -> Callable[..., None]:
+    """What runs one kind of study: its own options, and those that all have."""
+    parts = [*signature_of(_candidates), *parameters(kind.options), *signature_of(_document)]
 
+    def command(**given: Any) -> None:
+        _run(kind.name, **given)
 
-@_study(_sensitivity, _measured)
-def win_rate(sigma: RequiredSigma, beta: options.Beta = None, n_grid: NGrid = None, delta: options.Delta = None) -> None:
-    """Gold win rate against the base policy (Table 4)."""
-
-
-@_study(_sensitivity)
-def overhead(
-    sigma: RequiredSigma,
-    beta: options.Beta = None,
-    n_grid: NGrid = None,
-    simulated: Simulated = None,
-    timed: Annotated[int | None, typer.Option("--timed", help="Selections timed. Default 50.", show_default=False)] = None,
-    seed: Seed = None,
-) -> None:
-    """Candidates and selection time of PrivITP beside PrivBoN (Table 5)."""
-
-
-@_study(_sensitivity)
-def budget(
-    sigmas: Annotated[
-        str | None, typer.Option("--sigmas", help=f"{_SIGMAS} Default: those of the paper, in multiples of the range.", show_default=False)
-    ] = None,
-    n: options.N = None,
-    beta: options.Beta = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="δ of a query. Default 0.01, as published.", show_default=False)] = None,
-    queries: Annotated[int | None, typer.Option("--queries", help="Length of the stream whose δ is stated.", show_default=False)] = None,
-    simulated: Simulated = None,
-    seed: Seed = None,
-) -> None:
-    """ε of one query over σ: the published formulas beside what holds (Table 6)."""
+    command.__doc__ = kind.help
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parts}
+    vars(command)["__signature__"] = inspect.Signature(parts)
+    return command
 
 
 @app.command(name="all")
@@ -363,8 +242,7 @@ def _anew(
     from privalign.studies.runs import REQUEST
 
     try:
-        with spelled(str):
-            study = run_table(table, candidates, progress)
+        study = run_table(table, candidates, progress)
     except InvalidInput as error:
         raise InvalidFile(str(recipe), None, str(error)) from None
     warn_of(study.settings, f"[evaluate.{table['name']}] ")
@@ -412,7 +290,7 @@ def _run(kind: str, files: Sequence[Path], out: Path | None, json: bool, **given
     if json:
         print_json(study.to_json())
     else:
-        _print(study, out)
+        _print(kind, study, out)
 
 
 def _write(study: Study, path: Path, sources: Sequence[Path] = ()) -> None:
@@ -422,12 +300,13 @@ def _write(study: Study, path: Path, sources: Sequence[Path] = ()) -> None:
         file.write(to_json(study.to_json()) + "\n")
 
 
-def _print(study: Study, out: Path | None) -> None:
+def _print(kind: str, study: Study, out: Path | None) -> None:
     from rich.table import Table
 
     from privalign.report.wording import cell, heading
+    from privalign.studies.registry import KINDS
 
-    columns = [name for name in _COLUMNS[study.kind] if any(row.get(name) is not None for row in study.rows)]
+    columns = [name for name in KINDS[kind].columns[study.kind] if any(row.get(name) is not None for row in study.rows)]
     table = Table(box=None, pad_edge=False)
     for name in columns:
         is_name, cells = name in ("mechanism", "rule"), [cell(name, row.get(name)) for row in study.rows]

@@ -18,7 +18,7 @@ from privalign.deployment.gateway import read_gateway
 from privalign.deployment.policies import PolicySpec, read_policy
 from privalign.deployment.rewards import RewardSpec, read_reward
 from privalign.deployment.tables import Table, resolve_secret
-from privalign.errors import InvalidFile, InvalidInput, SeveralFaults
+from privalign.errors import InvalidFile, InvalidInput, SeveralFaults, setting
 from privalign.events import Event
 from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Account, Key, Ledger, UnknownAccount
@@ -31,7 +31,7 @@ from privalign.policies.protocol import Policy
 from privalign.rewards.protocol import Reward
 from privalign.secret import installation_key
 from privalign.sensitivity import Relation, Sensitivity
-from privalign.settings import MECHANISM_SETTINGS, MECHANISMS, option, parse, spelled
+from privalign.settings import MECHANISM_SETTINGS, MECHANISMS, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Deployment:
             return next(iter(self.models.values()))
         if name is None or name not in self.models:
             wanted = "missing" if name is None else f"'{name}' is not in {self.file}"
-            raise InvalidInput(option("model"), f"{wanted}; choose one of {', '.join(self.models) or 'those that you add as [models.*]'}")
+            raise InvalidInput(setting("model"), f"{wanted}; choose one of {', '.join(self.models) or 'those that you add as [models.*]'}")
         return self.models[name]
 
     def ledger(self) -> Ledger:
@@ -488,6 +488,6 @@ def _mechanism(table: Table, sensitivity: Sensitivity) -> tuple[Mechanism, float
     kind = inner.choice("kind", MECHANISMS)
     given = inner.unchecked(MECHANISM_SETTINGS)
     inner.close()
-    with spelled(str), inner.naming():
+    with inner.naming():
         settings = parse({**given, "mechanism": kind}, sensitivity)
         return settings.build(), settings.delta

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.candidates.scored import ScoredPrompts
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation import kernels
 from privalign.evaluation.outcomes import ENOUGH, LARGEST_SEED, PAIRED, in_order, lacks, over, recovered
 from privalign.evaluation.outcomes import numbers as as_numbers
-from privalign.settings import option
 
 Floats = NDArray[np.float64]
 
@@ -63,18 +62,18 @@ def compare(
         InvalidInput: a setting is out of range, or no prompt has enough candidates, or all rewards are equal.
     """
     sigma_phase = scale / 2 if sigma_phase is None else sigma_phase
-    for field, value in ((option("scale"), scale), (option("beta"), beta), (option("sigma_x"), sigma_phase)):
+    for field, value in ((setting("scale"), scale), (setting("beta"), beta), (setting("sigma_x"), sigma_phase)):
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(field, f"{value} is not a finite number above 0")
     for name in mechanisms:
         if name not in _COMPARED:
-            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(_COMPARED)}, which protocol authors compares")
+            raise InvalidInput(setting("mechanisms"), f"{name!r} is not one of {', '.join(_COMPARED)}, which protocol authors compares")
     if any(after <= before for before, after in pairwise((0, *n_grid))):
-        raise InvalidInput(option("n_grid"), f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
+        raise InvalidInput(setting("n_grid"), f"{', '.join(map(str, n_grid))} does not rise from at least 1; samples are nested")
     if replicates < 2:
-        raise InvalidInput(option("replicates"), f"{replicates} is too few to tell their error; give at least 2")
+        raise InvalidInput(setting("replicates"), f"{replicates} is too few to tell their error; give at least 2")
     if not 0 <= seed <= LARGEST_SEED:
-        raise InvalidInput(option("seed"), f"{seed} is not a whole number from 0 to 2^62")
+        raise InvalidInput(setting("seed"), f"{seed} is not a whole number from 0 to 2^62")
     moments = _Moments.of(read())
     able = [int((moments.counts >= n).sum()) for n in n_grid]
     fitting = [n for n, count in zip(n_grid, able, strict=True) if count >= ENOUGH * moments.counts.size] or [n_grid[0]]
@@ -119,7 +118,7 @@ def compare(
     if not results:
         most = moments.counts.max(initial=0)
         lacking = f"no prompt has the {least} usable candidates that one query needs (the most is {most})"
-        raise InvalidInput(option("n_grid"), f"{lacking}; give smaller sizes")
+        raise InvalidInput(setting("n_grid"), f"{lacking}; give smaller sizes")
     table = np.concatenate(results, axis=2)
     missing = np.full((len(_COMPARED), len(n_grid) - len(fitting), *table.shape[2:]), math.nan)  # sizes rise: those are the largest
     table = np.concatenate([table, missing], axis=1)

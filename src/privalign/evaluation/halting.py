@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privalign.acceptance import THRESHOLDS, log_accept, threshold_grid
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation import kernels
 from privalign.events import FALLBACK, Halt
 from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import RewardRange
-from privalign.settings import option
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -48,7 +47,7 @@ class Pools:
         if not kept:
             most = max(map(np.size, pools), default=0)
             lacking = f"no prompt has the {needed} usable candidates that one query needs (the most is {most})"
-            raise InvalidInput(option("n"), f"{lacking}; give a smaller n")
+            raise InvalidInput(setting("n"), f"{lacking}; give a smaller n")
         sizes, scores = [pool.size for pool in kept], np.concatenate(kept)
         low, high, width = reward_range.low, reward_range.high, reward_range.width
         return cls(np.clip(np.clip(scores, low, high) - low, 0.0, width), np.concatenate([[0], np.cumsum(sizes)]), width)

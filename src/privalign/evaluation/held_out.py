@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privalign.candidates.scored import ScoredPrompts
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation.outcomes import Measuring, Outcomes, numbers
 from privalign.mechanisms.protocol import Mechanism
+from privalign.options import Option, real
 from privalign.sensitivity import Sensitivity
-from privalign.settings import option
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -25,7 +25,7 @@ def check_part(part: float, *, choosing: bool = True) -> None:
     """Refuses a part of the prompts that is not between none and all of them; none where something is chosen on it."""
     if not (0 < part < 1 or (part == 0 and not choosing)):
         raise InvalidInput(
-            option("held_out"), f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on"
+            setting("held_out"), f"{part:g} is not strictly between 0 and 1; give the part of the prompts to choose settings on"
         )
 
 
@@ -33,7 +33,7 @@ def check_part(part: float, *, choosing: bool = True) -> None:
 class Splitting(Measuring):
     """Settings of a study that chooses on a part of the prompts, `held_out` in [0, 1), and reports on the others; 0: nothing is chosen."""
 
-    held_out: float = 0.5
+    held_out: Annotated[float, Option(real(), "Part of the prompts to choose settings on. Default 0.5.")] = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Measured:
         if part == 0:
             return cls(outcomes.take(np.empty(0, np.int64)), outcomes, tuple(outcomes.rows()))
         if prompts < 2:
-            raise InvalidInput(option("held_out"), f"{prompts} prompt cannot be split in two; give a file with more")
+            raise InvalidInput(setting("held_out"), f"{prompts} prompt cannot be split in two; give a file with more")
         order = np.random.default_rng(seed).permutation(prompts)
         cut = min(max(1, round(part * prompts)), prompts - 1)
         reporting = outcomes.take(np.sort(order[cut:]))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,7 @@ from scipy.special import ndtr, ndtri
 from privalign.acceptance import acceptance_ratios, kappas, threshold_grid
 from privalign.accounting import costs
 from privalign.candidates.scored import ScoredPrompts
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation import kernels
 from privalign.evaluation.draws import DRAWS
 from privalign.evaluation.expectations import threshold_law
@@ -34,8 +34,8 @@ from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism, event_of
+from privalign.options import Option, real, text, whole
 from privalign.sensitivity import RewardRange, Sensitivity
-from privalign.settings import option
 
 Floats = NDArray[np.float64]
 _T = TypeVar("_T")
@@ -209,7 +209,7 @@ def measure(
         InvalidInput: a setting is out of range, or no prompt has enough candidates for any mechanism.
     """
     if sensitivity.range != reward_range:
-        raise InvalidInput(option("range"), "not the range that the sensitivity was stated for; give the same one to both")
+        raise InvalidInput(setting("range"), "not the range that the sensitivity was stated for; give the same one to both")
     plan = _Plan.of(mechanisms, sensitivity, delta, draw, replicates, seed)
     results, bases, counts, done = [], [], [], 0
     skipped = 0
@@ -240,11 +240,11 @@ def measure(
 class Measuring:
     """What the settings of all studies that measure have in common: δ of one query, and the arguments of `measure`."""
 
-    delta: float = 1e-6
-    replicates: int = 50
-    draw: str = "without"
-    seed: int = 0
-    workers: int = field(default=1, compare=False)
+    delta: Annotated[float, Option(real(), "δ of phase 1, per query. Default 1e-6.")] = 1e-6
+    replicates: Annotated[int, Option(whole(), "As `evaluate`. Default 50.")] = 50
+    draw: Annotated[str, Option(text(), "As `evaluate`. Default without.", "without|with")] = "without"
+    seed: Annotated[int, Option(whole(0), "Default 0.")] = 0
+    workers: Annotated[int, Option(whole(), "Processes. Default 1.")] = field(default=1, compare=False)
 
     def measure(
         self,
@@ -276,7 +276,7 @@ class Measuring:
 def in_order(run: Callable[[ScoredPrompts, int], _T], tasks: Iterable[tuple[ScoredPrompts, int]], workers: int) -> Iterator[_T]:
     """The results of all tasks in their order, a few of them at a time in threads (kernels hold no lock)."""
     if workers < 1:
-        raise InvalidInput(option("workers"), f"{workers} is not a whole number of at least 1")
+        raise InvalidInput(setting("workers"), f"{workers} is not a whole number of at least 1")
     if workers == 1:
         yield from (run(*task) for task in tasks)
         return
@@ -306,16 +306,16 @@ class _Plan:
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism], sensitivity: Sensitivity, delta: float, draw: str, replicates: int, seed: int) -> _Plan:
         if not mechanisms:
-            raise InvalidInput(option("mechanisms"), "none given; name at least one")
+            raise InvalidInput(setting("mechanisms"), "none given; name at least one")
         if draw not in DRAWS:
-            raise InvalidInput(option("draw"), f"{draw!r} is not one of {', '.join(DRAWS)}")
+            raise InvalidInput(setting("draw"), f"{draw!r} is not one of {', '.join(DRAWS)}")
         if replicates < 2:
-            raise InvalidInput(option("replicates"), f"{replicates} is too few to tell their error; give at least 2")
+            raise InvalidInput(setting("replicates"), f"{replicates} is too few to tell their error; give at least 2")
         if not 0 <= seed <= LARGEST_SEED:
-            raise InvalidInput(option("seed"), f"{seed} is not a whole number from 0 to 2^62")
+            raise InvalidInput(setting("seed"), f"{seed} is not a whole number from 0 to 2^62")
         for mechanism in mechanisms:
             if not isinstance(mechanism, (Base, BoN, PrivBoN, PrivBoNGaussian, *_TWO_PHASES)):
-                raise InvalidInput(option("mechanisms"), f"{mechanism.name} has no kernel; leave it out")
+                raise InvalidInput(setting("mechanisms"), f"{mechanism.name} has no kernel; leave it out")
         prices = [costs.epsilon(event_of(mechanism, sensitivity), delta) for mechanism in mechanisms]
         with_replacement = draw == "with"
         return cls(
@@ -362,7 +362,7 @@ class _Plan:
             measured = (self.needs == self.needs.min()) & (having > 0)
         if not measured.any():
             lacking = f"no prompt has the {self.needs.min()} usable candidates that one query needs (the most is {counts.max(initial=0)})"
-            raise InvalidInput(option("n_grid"), f"{lacking}; give smaller sizes")
+            raise InvalidInput(setting("n_grid"), f"{lacking}; give smaller sizes")
         least = self.needs[measured].max()
         kept = counts[counts >= self.needs.min()] >= least
         merged, base = np.concatenate(results, axis=1)[:, kept], np.concatenate(bases)[kept]

@@ -9,8 +9,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from privalign.report import style, wording
-from privalign.report.lines import Axis, Line, Panel, Point, described, facets, lines, off_axes
-from privalign.report.plans import LIFT, PLANS, PROXY
+from privalign.report.lines import Line, Point, described, facets, lines, off_axes
+from privalign.report.plans import PLANS
+from privalign.studies.panels import LIFT, PROXY, Axis, Panel
 from privalign.studies.study import Study
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from privalign.report import style, wording
-from privalign.report.lines import BASE, finite
+from privalign.report.lines import BASE
+from privalign.studies.panels import finite
 from privalign.studies.study import Study
 
 LONGEST_FLOAT: Final = 40  # rows of a LaTeX table that is not broken over pages

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privalign.candidates.shards import Shards
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.errors import InvalidFile, InvalidInput, setting
 from privalign.policies.completions import UpstreamFailed
 from privalign.policies.protocol import Policy
-from privalign.settings import option
 from privalign.stages.engine import Advance, MakeShard, in_order, policy_opened
 from privalign.stages.judge import CRITERION, judge_messages, judged_score
 from privalign.stages.letters import letter_of
@@ -59,7 +58,7 @@ class GradeJob:
         from pyarrow import types
 
         if COLUMN in table.column_names:
-            raise InvalidInput(option("from"), f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
+            raise InvalidInput(setting("from"), f"{self.source.path} is graded already; give the folder that `score` or `collect` wrote")
         reward = self.settings.reward
         if reward is not None and not (reward in table.column_names and types.is_floating(table.schema.field(reward).type)):
             raise InvalidInput("reward", f"{self.source.path} has no column '{reward}' of scores; score it with that reward first")

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from privalign.candidates.shards import Shards, working_on
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.rewards.provenance import sign_scores
-from privalign.settings import option
 from privalign.stages import collect, grade, score
 from privalign.stages.engine import Engine, Job
 from privalign.stages.settings import CollectSettings, GradeSettings, ScoreSettings
@@ -121,7 +120,7 @@ def _sign(file: Path, content: bytes) -> None:
 
 def _source(source: Path, out: Path) -> Shards:
     if source.resolve() == out.resolve():
-        raise InvalidInput(option("out"), f"{out} is the folder to read; give another one")
+        raise InvalidInput(setting("out"), f"{out} is the folder to read; give another one")
     return Shards.read(source)
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privalign.acceptance import default_tail, threshold_grid, whole
+from privalign.acceptance import default_tail, threshold_grid
+from privalign.acceptance import whole as at_least_one
 from privalign.accounting import costs, rejection
 from privalign.accounting.gaussian import gaussian_delta, probability, published_gaussian_epsilon
 from privalign.accounting.gumbel import privbon_epsilon
@@ -30,7 +31,10 @@ from privalign.evaluation.halting import Pools, halt_of, simulate
 from privalign.events import FALLBACK, Composed
 from privalign.intervals import shown
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
+from privalign.options import Option, part, real, several, whole
 from privalign.sensitivity import Sensitivity
+from privalign.studies.kind import SIGMAS_WORDS, Beta, Candidates, Progress, Seed, Simulated, Source, StudyKind
+from privalign.studies.panels import SERIES, Axis, Panel, Wide
 from privalign.studies.paper import privitp
 from privalign.studies.study import Study
 
@@ -42,17 +46,17 @@ PAPER_SIGMAS = (2 / 7.80, 2 / 4.0, 2 / 2.0, 2 / 0.78)
 class BudgetSettings:
     """n (candidates, and cap of phase 2), β in reward units, δ per query, length of a stream, simulated queries behind E[t]."""
 
-    n: int = 16
-    beta: float = 0.05
-    delta: float = 1e-2
-    queries: int = 100
-    simulated: int = 20_000
-    seed: int = 0
+    n: Candidates = 16
+    beta: Beta = 0.05
+    delta: Annotated[float, Option(real(), "δ of a query. Default 0.01, as published.")] = 1e-2
+    queries: Annotated[int, Option(whole(), "Length of the stream whose δ is stated.")] = 100
+    simulated: Simulated = 20_000
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         probability("delta", self.delta)
-        whole("queries", self.queries)
-        whole("simulated", self.simulated)
+        at_least_one("queries", self.queries)
+        at_least_one("simulated", self.simulated)
 
 
 def budgets(
@@ -130,3 +134,57 @@ def _row(data: Pools, sensitivity: Sensitivity, sigma: float, settings: BudgetSe
         "privitp_exact": costs.epsilon(event, delta),
         "stream_delta": min(1.0, settings.queries * delta),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(BudgetSettings):
+    """… and σ."""
+
+    sigmas: Annotated[
+        tuple[float, ...] | None,
+        Option(several(real(above=0)), f"{SIGMAS_WORDS} Default: those of the paper, in multiples of the range."),
+    ] = None
+
+
+def _run(source: Source, options: Options, progress: Progress) -> Study:
+    sigmas = options.sigmas or [ratio * source.sensitivity.width for ratio in PAPER_SIGMAS]
+    return budgets(source.pools, source.sensitivity, sigmas, part(BudgetSettings, options), progress)
+
+
+STUDY: Final = StudyKind(
+    "budget",
+    "ε of one query over σ: the published formulas beside what holds (Table 6).",
+    Options,
+    _run,
+    {
+        "budget": (
+            "sigma_over_range",
+            "privbon_published",
+            "privbon_exact",
+            "phase1_published",
+            "phase1_true_delta",
+            "phase1_exact",
+            "privitp_published",
+            "privitp_exact",
+        )
+    },
+    {
+        "budget": (
+            Panel(
+                "budget",
+                "Budget of one query",
+                Axis("sigma_over_range", "noise σ / R", log=10),
+                Axis("epsilon", "ε of one query", log=10),
+                note="published: the paper's formulas, which are not always bounds",
+                wide=(
+                    Wide("privbon_published", "privbon", "published"),
+                    Wide("privbon_exact", "privbon", "charged"),
+                    Wide("privbon_gaussian_exact", "privbon-gaussian"),
+                    Wide("privitp_published", "privitp", "published"),
+                    Wide("privitp_exact", "privitp", "charged"),
+                ),
+                by=("mechanism", SERIES),
+            ),
+        )
+    },
+)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 from privalign.candidates.scored import Clamped, ScoredPrompts
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation import authors
 from privalign.evaluation.draws import DRAWS
 from privalign.evaluation.outcomes import measure
 from privalign.mechanisms.protocol import Mechanism
+from privalign.options import Option, real, several, text, whole
 from privalign.sensitivity import Sensitivity
-from privalign.settings import MECHANISMS, NOISE_OPTIONS, option, parse
+from privalign.settings import MECHANISMS, NOISE_OPTIONS, parse
+from privalign.studies.kind import Progress, Protocol, Source, StudyKind
+from privalign.studies.panels import LIFT, OVER_PROMPTS, PROXY, WIN_RATES, Axis, N, Panel, Row, finite
 from privalign.studies.study import Study, versions
 
 Read = Callable[[], Iterable[ScoredPrompts]]  # one pass over the candidates
@@ -40,10 +44,10 @@ def build(names: Sequence[str], sizes: Sequence[int], sensitivity: Sensitivity, 
     """
     for name in names:
         if name not in MECHANISMS:
-            raise InvalidInput(option("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}")
+            raise InvalidInput(setting("mechanisms"), f"{name!r} is not one of {', '.join(MECHANISMS)}")
     for key in given:
         if not set(_TAKERS[key]) & set(names):
-            raise InvalidInput(option(key), f"none of {', '.join(names)} takes it; leave it out, or add {' or '.join(_TAKERS[key])}")
+            raise InvalidInput(setting(key), f"none of {', '.join(names)} takes it; leave it out, or add {' or '.join(_TAKERS[key])}")
     own = {name: {key: value for key, value in given.items() if name in _TAKERS[key]} for name in names}
     return tuple(
         parse({**own[name], "mechanism": name, "n": n}, sensitivity).build()
@@ -124,7 +128,7 @@ def published(
     started = time.perf_counter()
     for key in given:
         if key not in _OF_AUTHORS:
-            raise InvalidInput(option(key), f"protocol authors has no such setting; leave it out ({option('sigma_x')} sets both phases)")
+            raise InvalidInput(setting(key), f"protocol authors has no such setting; leave it out ({setting('sigma_x')} sets both phases)")
     scale = given.get("scale", authors.SIGMA)
     settings = {"scale": scale, "beta": given.get("beta", authors.BETA), "sigma_phase": given.get("sigma_x", scale / 2)}
     rows, facts = authors.compare(
@@ -143,3 +147,72 @@ def published(
         "versions": versions(),
     }
     return Study("comparison", "Selection rules by the published protocol", stated, rows, time.perf_counter() - started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which mechanisms, over which n, with which settings; None: not given."""
+
+    mechanisms: Annotated[tuple[str, ...], Option(several(text()), f"A list out of {', '.join(MECHANISMS)}.", "M,M,…")]
+    n_grid: Annotated[tuple[int, ...], Option(several(whole()), "Numbers of candidates, rising.", "N,N,…")]
+    protocol: Protocol = "faithful"
+    n2: Annotated[int | None, Option(whole(), "Most phase-2 candidates. Default n.")] = None
+    scale: Annotated[float | None, Option(real(above=0), "Noise scale of privbon and privbon-gaussian.")] = None
+    beta: Annotated[float | None, Option(real(above=0), "Regularisation of itp and privitp. Default 0.05.")] = None
+    sigma_x: Annotated[float | None, Option(real(above=0), "Noise of privitp's phase 1.")] = None
+    sigma_z: Annotated[float | None, Option(real(above=0), "Noise of privitp's phase 2.")] = None
+    tail: Annotated[float | None, Option(real(above=0), "L of privitp. Default √(2 ln(n2/0.01)).")] = None
+    epsilon: Annotated[float | None, Option(real(), "Calibrate the noise to this ε per query, instead of giving it.")] = None
+    delta: Annotated[float | None, Option(real(), "δ of phase 1, per query. Default 1e-6.")] = None
+    replicates: Annotated[int | None, Option(whole(), "Random draws a prompt where there is no closed form. Default 50.")] = None
+    draw: Annotated[str | None, Option(text(), "Draws without replacement (default), or with.", "without|with")] = None
+    seed: Annotated[int | None, Option(whole(0), "The same seed gives the same rows.")] = None
+    workers: Annotated[int | None, Option(whole(), "Threads. Rows do not depend on it.")] = None
+
+
+def _run(source: Source, options: Options, progress: Progress) -> Study:
+    total = sum(block.prompts for block in source.blocks)
+    run = {name: value for name in ("draw", "replicates", "seed", "workers") if (value := getattr(options, name)) is not None}
+    given = {name: value for name in _TAKERS if (value := getattr(options, name)) is not None}
+    names, sizes = options.mechanisms, options.n_grid
+    if options.protocol == "faithful":
+        return faithful(lambda: source.blocks, source.sensitivity, names, sizes, given, **run, progress=lambda done: progress(done, total))
+    if "draw" in run:
+        raise InvalidInput(setting("draw"), "protocol authors draws without replacement; leave it out")
+    return published(lambda: source.blocks, names, sizes, given, **run, progress=lambda done: progress(done, total))
+
+
+def _gap(row: Row) -> float | None:
+    proxy, true = finite(row.get("proxy_mean")), finite(row.get("true_mean"))
+    return None if proxy is None or true is None else proxy - true
+
+
+def _same_units(settings: Mapping[str, Any]) -> bool:
+    """Whether rewards may be taken from gold, which is of [0, 1]: no z-scores, no other range."""
+    return settings.get("protocol") != "authors" and settings.get("range", [0, 1]) == [0, 1]
+
+
+STUDY: Final = StudyKind(
+    "comparison",
+    "Mechanisms against each other over n (Figures 1 and 4 to 9, Tables 1 to 3).",
+    Options,
+    _run,
+    {},  # `evaluate` shows them
+    {
+        "comparison": (
+            LIFT,
+            PROXY,
+            Panel(
+                "gap",
+                "Hacking gap",
+                N,
+                Axis("gap", "mean proxy − mean true reward"),
+                "gap_se",
+                OVER_PROMPTS,
+                read=_gap,
+                only=_same_units,
+            ),
+            WIN_RATES[0],
+        )
+    },
+)

@@ -8,31 +8,34 @@ accounting, for comparison. Rows have one shape for both, one row per σ and rul
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privalign.acceptance import threshold_grid, whole
+from privalign.acceptance import threshold_grid
+from privalign.acceptance import whole as at_least_one
 from privalign.accounting.rules import Debit, Renyi, Rule, make_rule
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation.draws import DRAWS
 from privalign.evaluation.halting import Pools, halt_of, simulate
 from privalign.events import Composed
 from privalign.intervals import shown
 from privalign.mechanisms.privitp import PrivITP
+from privalign.options import Option, real, whole
 from privalign.sensitivity import Sensitivity
 from privalign.studies.authors_composition import authors_stream, z_scored
+from privalign.studies.kind import Progress, Protocol, Sigmas, Source, StudyKind
+from privalign.studies.panels import SIGMA, Axis, Panel
 from privalign.studies.paper import privitp
 from privalign.studies.study import Study
 
 RULES = ("basic", "fsrc", "two-counter", "renyi")
 _BLOCK = 512  # queries simulated at a time
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class CompositionSettings:
     order: float | None = None
 
     def __post_init__(self) -> None:
-        whole("seeds", self.seeds)
-        whole("most", self.most)
+        at_least_one("seeds", self.seeds)
+        at_least_one("most", self.most)
 
 
 def composition(
@@ -219,3 +222,65 @@ def _row(sigma: float, rule: str, counts: Sequence[int]) -> dict[str, Any]:
         "answered_min": min(counts),
         "answered_max": max(counts),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """σ, whose accounting, and the settings of it; None: not given."""
+
+    sigmas: Sigmas
+    n: Annotated[int | None, Option(whole(), "Candidates (phase 1 of itp and privitp). Default 16.")] = None
+    beta: Annotated[float | None, Option(real(above=0), "Regularisation of itp and privitp. Default 0.05.")] = None
+    epsilon: Annotated[float | None, Option(real(), "ε of the stream. Default 50.")] = None
+    total_delta: Annotated[float | None, Option(real(), "δ of a whole stream.")] = None
+    seeds: Annotated[int | None, Option(whole(), "Streams per σ. Default 10.")] = None
+    most: Annotated[int | None, Option(whole(), "Queries at which a stream ends. Default 10,000.")] = None
+    order: Annotated[float | None, Option(real(), "Rényi order. Default: the best for each σ.")] = None
+    protocol: Protocol = "faithful"
+
+
+_SETTINGS: Final = {
+    "n": "n",
+    "beta": "beta",
+    "epsilon": "epsilon",
+    "total_delta": "delta",
+    "seeds": "seeds",
+    "most": "most",
+    "order": "order",
+}
+
+
+def _run(source: Source, options: Options, progress: Progress) -> Study:
+    given: dict[str, Any] = {name: value for name in _SETTINGS if (value := getattr(options, name)) is not None}
+    if options.protocol == "authors":
+        for name in ("total_delta", "most", "order"):
+            if name in given:
+                raise InvalidInput(setting(name), "protocol authors has no such setting; leave it out")
+    settings = CompositionSettings(**{_SETTINGS[name]: value for name, value in given.items()})
+    if options.protocol == "authors":
+        return authors_composition(source.pools, options.sigmas, settings, progress)
+    return composition(source.pools, source.sensitivity, options.sigmas, settings, progress)
+
+
+STUDY: Final = StudyKind(
+    "composition",
+    "How many queries a budget answers under each composition rule (Figure 1 bottom right, Figure 13).",
+    Options,
+    _run,
+    {"composition": ("sigma", "rule", "answered_mean", "answered_sd", "mean_halting", "order", "capped")},
+    {
+        "composition": (
+            Panel(
+                "answered",
+                "Queries answered before the budget ends",
+                SIGMA,
+                Axis("answered_mean", "queries answered", log=10, zero=True),
+                "answered_sd",
+                "error bars: ± 1 standard deviation over seeds",
+                by=("rule",),
+                ringed=("capped", "ring: a stream was cut off with budget left"),
+            ),
+            Panel("halting", "Mean halting time of phase 2", SIGMA, Axis("mean_halting", "candidates looked at"), by=("rule",)),
+        )
+    },
+)

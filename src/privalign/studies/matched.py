@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Final
 
 from privalign.acceptance import default_tail, positive
 from privalign.candidates.scored import ScoredPrompts
-from privalign.errors import InvalidInput
+from privalign.errors import InvalidInput, setting
 from privalign.evaluation.held_out import Measured, Splitting, check_part
 from privalign.evaluation.matching import Budget, Matched, estimated_scale, match, priced
 from privalign.evaluation.outcomes import PAIRED
@@ -28,8 +28,10 @@ from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
+from privalign.options import Option, real, several, whole
 from privalign.sensitivity import Sensitivity
-from privalign.settings import option
+from privalign.studies.kind import Betas, Candidates, Progress, Source, StudyKind
+from privalign.studies.panels import LIFT, OVER_PROMPTS, Axis, Panel
 from privalign.studies.study import Study
 
 _At = Callable[[float], Mechanism]  # a mechanism at a noise scale
@@ -67,23 +69,31 @@ class MatchedSettings(Splitting):
         delta, held_out and others: as in `Splitting`.
     """
 
-    n: int = 16
-    caps: tuple[int, ...] = ()
-    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
-    streams: tuple[int, ...] = (100,)
-    total_delta: float = 1e-5
-    betas: tuple[float, ...] = (0.05,)
-    splits: tuple[float, ...] = (0.5, 1.0, 2.0)
-    multiples: tuple[float, ...] = (1.0,)
+    n: Candidates = 16
+    caps: Annotated[tuple[int, ...], Option(several(whole()), "Caps of PrivITP's phase 2 to choose from. Default n.", "N,N,…")] = ()
+    epsilons: Annotated[
+        tuple[float, ...], Option(several(real()), "ε, per query and per stream, comma-separated. Default 0.5,1,2,4,8.")
+    ] = (0.5, 1.0, 2.0, 4.0, 8.0)
+    streams: Annotated[tuple[int, ...], Option(several(whole(), none=True), "Lengths of streams, comma-separated. Default 100.")] = (100,)
+    total_delta: Annotated[float, Option(real(), "δ of a whole stream.")] = 1e-5
+    betas: Betas = (0.05,)
+    splits: Annotated[tuple[float, ...], Option(several(real(above=0)), "σ_X/σ_Z to choose from, comma-separated. Default 0.5,1,2.")] = (
+        0.5,
+        1.0,
+        2.0,
+    )
+    multiples: Annotated[tuple[float, ...], Option(several(real()), "Multiples of the least noise to choose from. Default 1.", "K,K,…")] = (
+        1.0,
+    )
 
     def __post_init__(self) -> None:
         check_part(self.held_out)
         for split in self.splits:
-            positive(option("splits"), split)
+            positive(setting("splits"), split)
         for multiple in self.multiples:
             if not 1 <= multiple < math.inf:
                 raise InvalidInput(
-                    option("multiples"), f"{multiple:g} is below 1 or not finite: less noise than the least breaks the budget"
+                    setting("multiples"), f"{multiple:g} is below 1 or not finite: less noise than the least breaks the budget"
                 )
 
     def budgets(self) -> list[Budget]:
@@ -172,3 +182,33 @@ def _row(
         **dict.fromkeys(PAIRED),
         **measured.reporting.recovered(mechanism, skyline),
     }
+
+
+def _run(source: Source, options: MatchedSettings, progress: Progress) -> Study:
+    return matched(source.blocks, source.sensitivity, options, progress)
+
+
+_TARGET: Final = Axis("epsilon_target", "ε allowed", log=10)
+
+STUDY: Final = StudyKind(
+    "matched",
+    "Utility at equal (ε, δ), per query and per stream; PrivITP's settings chosen on held-out prompts.",
+    MatchedSettings,
+    _run,
+    {"matched": ("mechanism", "queries", "epsilon_target", "delta", "lift_pp", "lift_se_pp", "recovered_percent", "reason")},
+    {
+        "matched": (
+            replace(LIFT, x=_TARGET, title="Lift at equal privacy", apart=("queries",), levels=True),
+            Panel(
+                "recovered",
+                "Share of the ITP skyline at equal privacy",
+                _TARGET,
+                Axis("recovered_percent", "lift in % of ITP's"),
+                "recovered_se_percent",
+                OVER_PROMPTS,
+                apart=("queries",),
+                levels=True,
+            ),
+        )
+    },
+)

@@ -9,21 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privalign.acceptance import whole
+from privalign.acceptance import whole as at_least_one
 from privalign.evaluation.draws import DRAWS
 from privalign.evaluation.halting import Pools, Whole, simulate
 from privalign.evaluation.outcomes import ENOUGH, lacks
 from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.protocol import Mechanism
+from privalign.options import Option, part, whole
 from privalign.randomness import SecureRandomness
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.studies import paper
+from privalign.studies.kind import Beta, NGrid, Progress, Seed, Sigma, Simulated, Source, StudyKind
+from privalign.studies.panels import Axis, N, Panel, Wide
 from privalign.studies.study import Study
 
 
@@ -31,15 +34,15 @@ from privalign.studies.study import Study
 class OverheadSettings:
     """β in reward units; σ_X = σ_Z = σ/2. `simulated` queries behind E[t], `timed` ones behind each time."""
 
-    sigma: float
-    beta: float = 0.05
-    simulated: int = 5_000
-    timed: int = 50
-    seed: int = 0
+    sigma: Sigma
+    beta: Beta = 0.05
+    simulated: Simulated = 5_000
+    timed: Annotated[int, Option(whole(), "Selections timed. Default 50.")] = 50
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        whole("simulated", self.simulated)
-        whole("timed", self.timed)
+        at_least_one("simulated", self.simulated)
+        at_least_one("timed", self.timed)
 
 
 def overhead(
@@ -116,3 +119,53 @@ def _median_seconds(mechanism: Mechanism, data: Pools, prompts: Whole, rng: np.r
         select_from_pool(mechanism, sensitivity, noise, pool)
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds[1:]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(OverheadSettings):
+    """… and n."""
+
+    n_grid: NGrid = (256,)
+
+
+def _run(source: Source, options: Options, progress: Progress) -> Study:
+    return overhead(source.pools, source.sensitivity, options.n_grid, part(OverheadSettings, options), progress)
+
+
+STUDY: Final = StudyKind(
+    "overhead",
+    "Candidates and selection time of PrivITP beside PrivBoN (Table 5).",
+    Options,
+    _run,
+    {
+        "overhead": (
+            "n",
+            "privitp_candidates",
+            "mean_halting",
+            "fallback_percent",
+            "generated_ratio",
+            "privbon_seconds",
+            "privitp_seconds",
+            "reason",
+        )
+    },
+    {
+        "overhead": (
+            Panel(
+                "candidates",
+                "Candidates generated for one answer",
+                N,
+                Axis("candidates", "candidates", log=2),
+                error_note="error bars: ± 1 standard error over queries",
+                wide=(Wide("privbon_candidates", "privbon"), Wide("privitp_candidates", "privitp", error="privitp_candidates_se")),
+            ),
+            Panel(
+                "seconds",
+                "Time of one selection, without generation",
+                N,
+                Axis("seconds", "seconds", log=10),
+                wide=(Wide("privbon_seconds", "privbon"), Wide("privitp_seconds", "privitp")),
+            ),
+        )
+    },
+)

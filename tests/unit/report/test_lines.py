@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privalign.report.lines import SERIES, Axis, Panel, Wide, described, facets, lines
-from privalign.report.plans import LIFT, PLANS
+from privalign.report.lines import described, facets, lines
+from privalign.report.plans import PLANS
+from privalign.studies.panels import LIFT, SERIES, Axis, Panel, Wide
 
 PLAIN = Panel("p", "P", Axis("x", "x"), Axis("y", "y"))
 

@@ -77,7 +77,7 @@ def test_all_prompts_report_where_nothing_is_chosen() -> None:
     study = sigma_ablation([scored()], WHOLE, [0.1, 1.0], n=4, settings=Splitting(replicates=10, held_out=0.0))
     assert study.settings["prompts"] == 20
     assert not any(row["selected"] for row in study.rows)
-    with pytest.raises(InvalidInput, match="--held-out: 0 is not strictly between"):
+    with pytest.raises(InvalidInput, match="held_out: 0 is not strictly between"):
         noise_comparison([scored()], WHOLE, [0.1], [4], betas=[0.1, 1.0], settings=Splitting(held_out=0.0))
 
 
@@ -158,32 +158,32 @@ def test_other_ablations_by_name(parameter: str) -> None:
     ("kind", "options", "field"),
     [
         ("nonsense", {}, "kind"),
-        ("comparison", {"mechanisms": ["bon"]}, "--n-grid"),
-        ("comparison", {"mechanisms": ["best"], "n_grid": [2]}, "--mechanisms"),
-        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "scale": 1}, "--scale"),
-        ("comparison", {"mechanisms": ["privbon"], "n_grid": [2]}, "--scale"),
-        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "sigma_z": 1}, "--sigma-z"),
-        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "draw": "with"}, "--draw"),
-        ("composition", {}, "--sigmas"),
-        ("composition", {"sigmas": "a"}, "--sigmas"),
-        ("composition", {"sigmas": []}, "--sigmas"),
-        ("composition", {"sigmas": [-1.0]}, "--sigmas"),
-        ("matched", {"betas": [0.0]}, "--betas"),
-        ("overhead", {"sigma": 0.0}, "--sigma"),
-        ("budget", {"sigmas": "1,-1"}, "--sigmas"),
-        ("ablation", {"parameter": "sigma", "sigmas": [1], "beta": -1}, "--beta"),
-        ("composition", {"sigmas": [1], "protocol": "other"}, "--protocol"),
-        ("composition", {"sigmas": [1], "betas": [1]}, "--betas"),
-        ("composition", {"sigmas": [1], "n": 1.5}, "--n"),
-        ("composition", {"sigmas": [1], "seeds": True}, "--seeds"),
-        ("matched", {"held_out": 1.5, "epsilons": [2], "streams": [2]}, "--held-out"),
-        ("matched", {"splits": [0]}, "--splits"),
-        ("ablation", {}, "--parameter"),
-        ("ablation", {"parameter": "gamma"}, "--parameter"),
-        ("ablation", {"parameter": "beta"}, "--sigma"),
-        ("ablation", {"parameter": "sigma", "sigmas": [1], "betas": [1]}, "--betas"),
-        ("overhead", {"sigma": "1e999"}, "--sigma"),
-        ("budget", {"seed": -1}, "--seed"),
+        ("comparison", {"mechanisms": ["bon"]}, "n_grid"),
+        ("comparison", {"mechanisms": ["best"], "n_grid": [2]}, "mechanisms"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "scale": 1}, "scale"),
+        ("comparison", {"mechanisms": ["privbon"], "n_grid": [2]}, "scale"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "sigma_z": 1}, "sigma_z"),
+        ("comparison", {"mechanisms": ["bon"], "n_grid": [2], "protocol": "authors", "draw": "with"}, "draw"),
+        ("composition", {}, "sigmas"),
+        ("composition", {"sigmas": "a"}, "sigmas"),
+        ("composition", {"sigmas": []}, "sigmas"),
+        ("composition", {"sigmas": [-1.0]}, "sigmas"),
+        ("matched", {"betas": [0.0]}, "betas"),
+        ("overhead", {"sigma": 0.0}, "sigma"),
+        ("budget", {"sigmas": "1,-1"}, "sigmas"),
+        ("ablation", {"parameter": "sigma", "sigmas": [1], "beta": -1}, "beta"),
+        ("composition", {"sigmas": [1], "protocol": "other"}, "protocol"),
+        ("composition", {"sigmas": [1], "betas": [1]}, "betas"),
+        ("composition", {"sigmas": [1], "n": 1.5}, "n"),
+        ("composition", {"sigmas": [1], "seeds": True}, "seeds"),
+        ("matched", {"held_out": 1.5, "epsilons": [2], "streams": [2]}, "held_out"),
+        ("matched", {"splits": [0]}, "splits"),
+        ("ablation", {}, "sigmas"),
+        ("ablation", {"parameter": "gamma"}, "parameter"),
+        ("ablation", {"parameter": "beta"}, "sigma"),
+        ("ablation", {"parameter": "sigma", "sigmas": [1], "betas": [1]}, "betas"),
+        ("overhead", {"sigma": "1e999"}, "sigma"),
+        ("budget", {"seed": -1}, "seed"),
     ],
 )
 def test_wrong_options(kind: str, options: dict[str, Any], field: str) -> None:
@@ -205,7 +205,7 @@ def test_recipe_tables(tmp_path: Path) -> None:
     assert done["table-6"].settings["skipped_candidates"] == 18
     with pytest.raises(InvalidInput, match=r"\[evaluate.x\] kind: 'x' is not one of"):
         kind_of({"name": "x"})
-    with pytest.raises(InvalidInput, match=r"\[evaluate.budget\] --range: missing"):
+    with pytest.raises(InvalidInput, match=r"\[evaluate.budget\] range: missing"):
         run_table({"name": "budget"}, [file], lambda *_: None)
-    with pytest.raises(InvalidInput, match="--range"):
+    with pytest.raises(InvalidInput, match="range"):
         read_source([file], {})

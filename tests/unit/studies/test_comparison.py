@@ -232,12 +232,12 @@ def test_the_stated_variance_is_that_over_seeds(draw: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"draw": "first"}, "--draw: 'first' is not one of without, with"),
-        ({"replicates": 1}, "--replicates: 1 is too few"),
-        ({"seed": -1}, "--seed: -1"),
-        ({"workers": 0}, "--workers: 0"),
-        ({"mechanisms": []}, "--mechanisms: none given"),
-        ({"reward_range": RewardRange(0, 1)}, "--range: not the range"),
+        ({"draw": "first"}, "draw: 'first' is not one of without, with"),
+        ({"replicates": 1}, "replicates: 1 is too few"),
+        ({"seed": -1}, "seed: -1"),
+        ({"workers": 0}, "workers: 0"),
+        ({"mechanisms": []}, "mechanisms: none given"),
+        ({"reward_range": RewardRange(0, 1)}, "range: not the range"),
     ],
 )
 def test_bad_settings_are_named(change: dict, message: str) -> None:

@@ -142,7 +142,7 @@ def test_held_out_split() -> None:
     assert row["lift_pp"] == pytest.approx(100 * (measured.reporting.true[1] - measured.reporting.base).mean())
     assert row["tuning_lift_pp"] == pytest.approx(100 * (measured.tuning.true[1] - measured.tuning.base).mean())
     for part in (-0.1, 1.0, float("nan")):
-        with pytest.raises(InvalidInput, match="held-out"):
+        with pytest.raises(InvalidInput, match="held_out"):
             Measured.split(outcomes, part, seed=1)
     everybody = Measured.split(outcomes, 0.0, seed=1)  # nothing is chosen
     assert (everybody.tuning.base.size, everybody.rows) == (0, tuple(outcomes.rows()))

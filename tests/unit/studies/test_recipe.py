@@ -136,9 +136,9 @@ def test_an_ensemble_finds_its_members(tmp_path: Path) -> None:
         '[rewards.all]\nkind = "ensemble"\nmembers = ["a", "b"]\nshards = { by = "person", relation = "add-remove", reason = "disjoint" }\n'
     )
     text = f'[rewards.a]\nmodel = "a"\n{member}[rewards.b]\nmodel = "b"\n{member}{ensemble}'
-    reward = read_back_ends(recipe(tmp_path, text)).reward("all", "--reward")
+    reward = read_back_ends(recipe(tmp_path, text)).reward("all", "reward")
     assert reward().sensitivity.delta == pytest.approx(0.5)
-    lonely = read_back_ends(recipe(tmp_path, text.replace('"a", "b"', '"a", "c"'))).reward("all", "--reward")
+    lonely = read_back_ends(recipe(tmp_path, text.replace('"a", "b"', '"a", "c"'))).reward("all", "reward")
     with pytest.raises(InvalidInput, match=r"\[rewards\.all\] members"):
         lonely()
 
