@@ -730,3 +730,14 @@ def test_a_probe_commits_and_leaves_nothing(ledger: Ledger) -> None:
         ledger.check_writable("prefs")
     assert (ledger.account("prefs"), kinds(ledger)) == (before, rows)
     assert ledger.verify("prefs").head == before.head
+
+
+def test_a_certificate_without_a_data_set_is_any_accounts(ledger: Ledger) -> None:
+    """What it does not name cannot be compared; one that names another account's data set is refused."""
+    ledger.create_account("elsewhere", RULE, dataset="other")
+    unnamed = GumbelMax(SMALL, 10.0, 16)
+    named = GumbelMax(replace(SMALL, dataset="prefs"), 10.0, 16)
+    for account, events in (("prefs", [unnamed, named]), ("elsewhere", [unnamed])):
+        ledger.settle(reserve(ledger, *events, account=account), events)
+    with pytest.raises(InvalidInput, match="about data set prefs, the account protects other"):
+        ledger.reserve("elsewhere", [named])

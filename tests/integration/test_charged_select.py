@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from privalign.accounting.rules import Fsrc
 from privalign.cli import charged
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger
-from privalign.secret import make_installation_key
+from privalign.secret import make_installation_key, secret_path
 from privalign.sensitivity import Certificate, Relation, RewardRange, Sensitivity
 
 Run = Callable[..., tuple[int, str, str]]
@@ -110,6 +112,29 @@ def refused(run: Run) -> Callable[..., str]:
 
 def lines(path: str = "out.jsonl") -> list[Any]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_answers_are_this_users_alone_also_in_the_place_of_others(select: Any, file: Path, ledger: Ledger) -> None:
+    Path("out.jsonl").touch(mode=0o644)
+    Path("out.jsonl").chmod(0o644)
+    select(file, *PRIVBON)
+    assert stat.S_IMODE(Path("out.jsonl").stat().st_mode) == 0o600
+
+
+def test_where_no_anchor_is_kept_it_is_said(run: Run, file: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside a key that a service manager hands over read-only."""
+    anchors, allowed = secret_path().parent / "anchors", os.access
+
+    def access(path: Any, *mode: int, **how: Any) -> bool:  # as for another than the superuser
+        return Path(path) != anchors and allowed(path, *mode, **how)
+
+    monkeypatch.setattr("os.access", access)
+    code, _, error = run(file, *PRIVBON, "--account", "prefs", "--ledger", URL, "--out", "out.jsonl", "--json")
+    assert code == 0
+    assert error.count("\n") == 1
+    assert re.fullmatch(
+        r"privalign: warning: .*anchors cannot be written .* no anchor is kept: a ledger that goes back is not found out\n", error
+    )
 
 
 # What is paid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -237,6 +238,7 @@ def export(
         return
     count = 0
     with replacing(out) as file:
+        os.fchmod(file.fileno(), 0o600)  # also in the place of one that others may read
         for line in lines:
             file.write(line + "\n")
             count += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import remaining_delta
+from privalign.cli.ledgers import remaining_delta, warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError, SeveralFaults
 
@@ -202,6 +202,7 @@ def ask(
     ledger = deployment.ledger()
     (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
     account = ledger.account(spec.account)
+    warn_unanchored(ledger)
     epsilon, delta = account.remaining
     document: dict[str, Any] = {
         "text": release.text,

@@ -55,6 +55,12 @@ def open_ledger(url: str, *, must_exist: bool = True) -> Ledger:
     return Ledger(url)
 
 
+def warn_unanchored(ledger: Ledger) -> None:
+    """Says on stderr where this host keeps no anchors: whatever charges an account does."""
+    if ledger.unanchored is not None:
+        typer.echo(f"privalign: warning: {ledger.unanchored}, so no anchor is kept: a ledger that goes back is not found out", err=True)
+
+
 def remaining_delta(account: Account) -> str:
     """What is left of δ, in words where none is and yet nothing is exhausted: these rules spend δ once, by their conversion."""
     left = account.remaining[1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import check_output, print_facts, print_json, replacing, working
 from privalign.errors import InvalidFile, InvalidInput
 
@@ -239,6 +239,7 @@ def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str
         events = (end_event(head.certificate, terms["scale"]),) * 2
     ledger = open_ledger(payer.ledger)
     found = ledger.account(payer.account)
+    warn_unanchored(ledger)
     if head.certificate.dataset not in (None, found.dataset):
         raise InvalidInput("--account", f"{found.name} protects data set {found.dataset}, not {head.certificate.dataset}; name that one's")
     found.terms.charge(events)  # refuses other neighbours before it scores

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
 from privalign.cli.ranges import choose_range
 from privalign.errors import InvalidFile, InvalidInput
@@ -139,6 +139,7 @@ def fit(
             certificate = head.save(out)
         else:
             head, certificate = paid.make(lambda: minimisers(settings, differences, progress=bar("solving")))
+            warn_unanchored(paid.ledger)
         if diagnostics is not None:
             _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
     document = certificate.to_json() | ({} if public_facts is None else {"public": public_facts})

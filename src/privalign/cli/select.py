@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger
+from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing, to_json
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, NOISE_OPTIONS, Settings, parse
@@ -120,6 +121,8 @@ def select(
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         answers = None if out is None else stack.enter_context(replacing(out, file))
+        if answers is not None:
+            os.fchmod(answers.fileno(), 0o600)  # also in the place of one that others may read
         progress = stack.enter_context(_progress())
         scores.check()
         pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
@@ -189,8 +192,9 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, scores: 
         "account": account,
         "again": again,
     }
+    opened = open_ledger(ledger)
     run = ChargedRun(
-        open_ledger(ledger),
+        opened,
         account,
         file,
         scores,
@@ -205,6 +209,7 @@ def _charged(selector: Selector, account: str, ledger: str, file: Path, scores: 
         yield run
     finally:
         run.close()
+        warn_unanchored(opened)
 
 
 @dataclass(frozen=True, slots=True)

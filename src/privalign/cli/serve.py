@@ -15,6 +15,7 @@ import typer
 
 from privalign.cli import options
 from privalign.cli.deployment import DEFAULT_FILE, ConfigFile
+from privalign.cli.ledgers import warn_unanchored
 from privalign.cli.output import print_json
 from privalign.errors import InvalidInput, MissingDependency
 
@@ -60,8 +61,7 @@ def _serve(deployment: Deployment, listening: socket.socket, allow_anonymous: bo
 
     key, back_ends = installation_key(), deployment.back_ends()
     ledger = deployment.ledger()  # only now, when all else is there: a start that is refused makes no account
-    if ledger.unanchored is not None:
-        typer.echo(f"privalign: warning: {ledger.unanchored}, so no anchor is kept: a ledger that goes back is not found out", err=True)
+    warn_unanchored(ledger)
     aligners = deployment.serve_all(ledger, back_ends)
     for aligner in aligners:
         aligner.warm_up()
