@@ -30,6 +30,8 @@ def letter_of(answer: str, options: int = USUAL) -> str | None:
         if stated is not None and wording.NEXT_QUESTION.search(text.whole, stated.end, event.start):
             break  # a base model that goes on with questions of its own
         stated = event.after(stated, text.whole)
+    if stated is not None and wording.in_doubt(text.whole[stated.end :]):
+        return None
     letter = stated.letters if stated else "" if events else text.favoured()
     return letter if len(letter) == 1 and ALPHABET.index(letter) < options else None
 
@@ -278,7 +280,9 @@ class _Text:
 
     def _is_it(self, choice: _Choice, before: str) -> bool:
         found = wording.PRONOUN.search(before)
-        if not found or not self._real(wording.PRONOUN, choice, before) or choice.tail == "text":
+        if not found or not self._real(wording.PRONOUN, choice, before):
+            return False
+        if choice.tail == "text" and not (choice.closed and choice.capital and wording.ITSELF.fullmatch(before)):
             return False
         if wording.HEDGED.search(found["be"]) and len(choice.letters) == 1:
             return False
@@ -296,11 +300,13 @@ class _Text:
             return True
         if (choice.capital or choice.closed) and self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
             return True
+        if choice.capital and choice.tail == "end" and self._real(wording.AMONG, choice, before):
+            return True
         if choice.tail == "text":
             return before.rstrip().endswith(":") and bool(self._real(wording.THEREFORE, choice, before.rstrip(": ")))
         if choice.tail != "end" and not choice.closed and not _NAMED.search(before):
             return False
-        discussed = wording.NAME.fullmatch(before) and wording.DISCUSSED.match(self._words, choice.end)
+        discussed = wording.NAME.search(before) and wording.DISCUSSED.match(self._words, choice.end)
         forms = () if discussed else (wording.LIGHT, wording.COMMITTED, wording.THEREFORE, wording.LEFT)
         return any(self._real(form, choice, before) for form in forms) or self._is_value(choice, before) or self._closes(choice, before)
 

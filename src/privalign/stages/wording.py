@@ -148,7 +148,7 @@ THEREFORE: Final = _pattern(
         "so thus therefore hence ergo consequently accordingly finally conclusion by_(?:process_of_)?elimination in_conclusion ∴ "
         "daher donc por_(?:lo_)?tanto portanto quindi"
     ),
-    r"|(?:^|[^\W_]{2}|[\d.,;:)▢])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->|=)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
+    r"|(?:^|[^\W_]{2}|/\w|[\d.,;:)▢²³])\s*(?:⇒|=>|→|->)|(?:⇒|=>|→|->|=)(?=\s*(?:option|choice|answer)\b))\s*[,:]?\s*(?:",
     _any("the option choice answer it'?s? is must be letter"),
     r"\s+)*$",
 )
@@ -159,7 +159,8 @@ LEFT: Final = _pattern(
     r"instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
     r"|settles? (?:it )?(?:on|for)|",
-    r"chang(?:e|es|ed|ing) (?:my|the|our) (?:answer|choice|mind)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
+    r"(?:chang|revis|updat|switch|amend|adjust|correct)(?:e|es|ed|ing|s|) (?:my|the|our) (?:final )?"
+    r"(?:answer|choice|mind|selection)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
     r"\s*(?:",
     _any("only just the option choice answer it is it's"),
     r"\s+)*$",
@@ -173,6 +174,7 @@ PRONOUN: Final = _pattern(
     _any("option answer_choice choice answer letter alternative"),
     r"\s+)?$",
 )
+ITSELF: Final = _pattern(r"\W*(?:(?:so|thus|hence|therefore|and|then)\W+)?(?:it|that)(?:'s|\s+is)\s*")
 HEDGED: Final = _pattern(r"\b(?:could|might|may)\b")
 MATCHES: Final = _pattern(
     r"\b(?:(?P<sure>correspond(?:s|ing|ed)? (?:(?:exactly|precisely|directly|closely) )?(?:to|with)|i\.e\.,?|namely,?|"
@@ -230,9 +232,15 @@ ALTERNATIVE: Final = _pattern(
     _any("maybe perhaps possibly even else it'?s? is option choice the answer"),
     r")*\s*$",
 )
-DISCUSSED: Final = _pattern(r":|\s[–—-]\s+(?:incorrect|wrong|false|not?)\b")  # what follows a name is about the option
+DISCUSSED: Final = _pattern(  # what follows a name is about the option
+    r":|\s[–—-]\s+(?:incorrect|wrong|false|not?)\b|\s*\([^()\n]{1,80}\),?\s+(?!is\s+(?:therefore\s+)?(?:the\s+)?(?:\w+\s+)?"
+    r"(?:correct|answer)\b(?!\s+(?:about|in|that)))[a-z]"
+)
+AMONG: Final = _pattern(
+    r"\b(?:of|among|amongst|from)\s+(?:the|these|all)(?:\s+\w+)?\s+(?:options|choices|answers|alternatives)(?:\s+\w+){0,2}\s*[,:]\s*$"
+)
 OF_ITS_TEXT: Final = _pattern(r"[.):]?\s+", _any("both neither either only all_of none_of"), r"\b[^.;:!?\n]{0,20}")  # (D) Both A and B
-NAME: Final = _pattern(r"\W*(?:the\s+)?(?:option|choice)\s+")
+NAME: Final = _pattern(r"(?:^|[,;:–—]|\b(?:and|but|while|whereas)\b)\W*(?:the\s+)?(?:option|choice)\s+$")
 _COMMITTED = _any(
     "so thus hence therefore answer option choice pick guess say think believe choose select settle stick opt must should seems looks "
     "leaves leaving elimination conclusion"
@@ -448,6 +456,24 @@ _NOT_IT: Final = _pattern(
     r"\b(?:it|that|the answer)\s*(?:isn't|is not|'s not|can't be|cannot be|wasn't|couldn't be)\s+(?:(?:option|"
     r"choice)\s+)?\(?(?P<letter>[A-Z])\b(?!')"
 )
+_DOUBT: Final = _pattern(
+    r"(?:^|[.!?…\n–—-]\s*)(?:but |hmm+,? |no,? )?(?:",
+    _any("wait hold_on hang_on hmm+ on_second_thoughts? however,?_wait actually,?_wait"),
+    r"|let (?:me|us) (?:re|double|just)|let's (?:re|double))",
+)
+_ASSURED: Final = _pattern(
+    r"\b",
+    _any("yes yeah yep indeed right correct fine ok okay consistent confirm\\w* holds? same stands? still agree\\w* matches checks"),
+    r"\b",
+)
+
+
+def in_doubt(rest: str) -> bool:
+    """Whether what comes behind the last statement opens it again and is not heard to an end: "But wait, if the pressure were" """
+    opened = list(_DOUBT.finditer(rest))
+    return bool(opened) and _ASSURED.search(rest, opened[-1].end()) is None
+
+
 NEXT_QUESTION: Final = re.compile(r"^(?:question|q|problem|exercise|example)\s*\d*\s*[:.)]", re.IGNORECASE | re.MULTILINE)
 
 DENIED_AFTER: Final = _pattern(
