@@ -214,6 +214,25 @@ def test_every_command_takes_json(path: tuple[str, ...]) -> None:
     assert "--json" in {name for parameter in LEAVES[path].params for name in parameter.opts}
 
 
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_an_option_that_is_given_twice_is_refused(path: tuple[str, ...]) -> None:
+    """Before anything else is looked at: the last of them would count, and nobody could see which was meant."""
+    assert one_line([*path, "--json", "--json"], 2) == "privalign: --json: given twice, and only one of them could count; give it once\n"
+
+
+def test_what_may_be_given_twice_is_taken() -> None:
+    assert "given twice" not in one_line(["score", "--reward", "a", "--reward", "b"], 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["versionn"], ""), (["accont"], " (is it 'account'?)"), (["study", "compositon"], " (is it 'composition'?)"), (["key", "x"], "")],
+)
+def test_of_commands_that_do_not_exist_near_ones_are_named(arguments: list[object], meant: str) -> None:
+    group = " ".join(["privalign", *map(str, arguments[:-1])])
+    assert one_line(arguments, 2) == f"privalign: {arguments[-1]}: no such command{meant}; see `{group} --help`\n"
+
+
 def test_help_is_asked_for_in_one_letter_too() -> None:
     for path in ((), ("study",), ("epsilon",)):
         assert run(*path, "-h") == run(*path, "--help")

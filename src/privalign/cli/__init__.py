@@ -18,9 +18,11 @@ import typer
 
 from privalign.cli import account, demo, deployment, evaluate, key, ledger, price, report, reward, select, serve, simulate, stages, studies
 from privalign.cli.declared import declare
+from privalign.cli.spelling import Group
 from privalign.errors import BackendFailed, BudgetExhausted, CheckFailed, PrivalignError
 
 app = typer.Typer(
+    cls=Group,
     name="privalign",
     help="Differentially private inference-time alignment.",
     invoke_without_command=True,

@@ -12,13 +12,16 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger, remaining_delta
 from privalign.cli.output import print_facts, print_json, print_table, replacing
+from privalign.cli.spelling import Group
 from privalign.errors import InvalidInput
 
 if TYPE_CHECKING:
     from privalign.events import Event
     from privalign.ledger import Account, Entry
 
-app = typer.Typer(help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=Group, help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the account.", metavar="NAME", show_default=False)]
 

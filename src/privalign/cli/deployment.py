@@ -14,6 +14,7 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import remaining_delta, warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing
+from privalign.cli.spelling import Group
 from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError, SeveralFaults
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from privalign.deployment import Deployment, ModelSpec
     from privalign.ledger import Account
 
-app = typer.Typer(help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
 
 ConfigFile = Annotated[Path, typer.Option("--config", help="Deployment file.", metavar="FILE")]
 DEFAULT_FILE = Path("privalign.toml")

@@ -13,12 +13,13 @@ from privalign.cli import options
 from privalign.cli.deployment import DEFAULT_FILE
 from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, ledger_url, open_ledger
 from privalign.cli.output import print_facts, print_json, print_table, printable
+from privalign.cli.spelling import Group
 from privalign.errors import InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
     from privalign.ledger import Key
 
-app = typer.Typer(help="API keys: who may ask, and how much of a budget.", no_args_is_help=False, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="API keys: who may ask, and how much of a budget.", no_args_is_help=False, rich_markup_mode=None)
 
 
 @app.command()

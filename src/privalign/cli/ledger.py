@@ -7,8 +7,9 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, ledger_url, open_ledger
 from privalign.cli.output import print_facts, print_json
+from privalign.cli.spelling import Group
 
-app = typer.Typer(help="The ledger that keeps accounts and keys.", no_args_is_help=False, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="The ledger that keeps accounts and keys.", no_args_is_help=False, rich_markup_mode=None)
 
 
 @app.callback()

@@ -14,6 +14,7 @@ from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
 from privalign.cli.ranges import choose_range
+from privalign.cli.spelling import Group
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from privalign.preferences.features import FeatureMap
     from privalign.sensitivity import Certificate, Relation
 
-app = typer.Typer(help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
 
 _NAMES = {  # settings as the library names them: options
     "regularisation": "--lambda",

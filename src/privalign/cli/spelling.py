@@ -1,11 +1,12 @@
-"""Errors about settings name the options that were typed: one boundary for all commands."""
+"""How the command line reads what was typed, for all commands: errors about settings name options, nothing is given twice in silence."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from privalign.errors import InvalidInput, setting
 
@@ -22,8 +23,27 @@ def spell_as_options(error: InvalidInput, names: Collection[str]) -> None:
     error.spell(as_option)
 
 
+class Group(TyperGroup):
+    """Commands; one that does not exist is taken for a near one, where there is a near one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1, cutoff=0.75)
+            meant = f" (is it '{near[0]}'?)" if near else ""
+            raise InvalidInput(args[0], f"no such command{meant}; see `{ctx.command_path} --help`")
+        return super().resolve_command(ctx, args)
+
+
 class Command(TyperCommand):
-    """A command that spells what is found wrong with its settings as options."""
+    """A command that spells what is found wrong with its settings as options, and takes each of them once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for parameter in given:
+                if parameter.param_type_name == "option" and not parameter.multiple and given.count(parameter) > 1:
+                    raise InvalidInput(max(parameter.opts, key=len), "given twice, and only one of them could count; give it once")
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

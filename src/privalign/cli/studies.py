@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from privalign.cli import options
 from privalign.cli.described import parameters, signature_of
@@ -25,6 +24,7 @@ from privalign.cli.output import (
     warn_of,
     working,
 )
+from privalign.cli.spelling import Group
 from privalign.errors import InvalidFile, InvalidInput, PrivalignError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from privalign.studies.study import Study
 
 
-class _Studies(TyperGroup):
+class _Studies(Group):
     """`study` and its commands, one a kind of study; what evaluates is imported when one of them is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
