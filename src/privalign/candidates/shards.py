@@ -122,7 +122,7 @@ class Shards:
         try:
             yield
         except (OSError, ValueError):  # pyarrow's errors are ValueErrors
-            raise InvalidFile(str(self.file(number)), None, "damaged; remove it and run the stage again, it resumes") from None
+            raise InvalidFile(str(self.file(number)), None, "damaged; remove it and run the stage again, which makes it anew") from None
 
 
 @contextlib.contextmanager
@@ -155,7 +155,9 @@ def working_on(
         manifest = wanted | {"id": secrets.token_hex(16), "sessions": []}
         if begun:
             there = _manifest(path)
-            Shards._of(path, there)  # somebody else's manifest.json is not overwritten
+            other = Shards._of(path, there).stage  # somebody else's manifest.json is not overwritten
+            if other != stage:
+                raise InvalidInput(setting("out"), f"{path} is a folder of {other}, not of {stage}; give another folder")
             if has_shards:
                 manifest = there
                 _refuse_other(path, manifest, wanted)

@@ -135,7 +135,8 @@ class TransformersReward(FailClosedReward):
 
         Raises:
             MissingDependency: torch or transformers is not installed. BackendFailed: the model cannot be loaded.
-            InvalidInput: its files lack weights that the architecture needs: it is not a trained reward model.
+            InvalidInput: its files lack weights that the architecture needs: it is not a trained reward model; or it has several outputs
+            and none is chosen, or one that it lacks.
         """
         try:
             import torch
@@ -157,6 +158,9 @@ class TransformersReward(FailClosedReward):
             raise BackendFailed(f"transformers cannot load {model}; give the id or folder of a sequence classification model") from error
         if report["missing_keys"]:  # transformers would fill them with random numbers and warn
             raise InvalidInput("model", f"{model} has no weights for {min(report['missing_keys'])}; give a trained reward model")
+        # the config of other architectures says nothing of their outputs
+        if type(loaded).__module__.startswith("transformers.models") and (reading or Reading()).output == "logits":
+            _check_label(model, loaded.config.num_labels, (reading or Reading()).label)
         public = Path(model).name if Path(model).is_dir() else model
         return cls(
             loaded.to(device),
@@ -208,3 +212,11 @@ class TransformersReward(FailClosedReward):
         device: torch.device = self._model.device
         with torch.inference_mode():
             return self._reading.of(self._model(input_ids=ids.to(device), attention_mask=mask.to(device)), len(rows))
+
+
+def _check_label(model: str, outputs: int, label: int | None) -> None:
+    """How many outputs a model has is public; found out only by scoring, it would be one more score that cannot be used."""
+    if label is None and outputs > 1:
+        raise InvalidInput("label", f"missing; {model} has {outputs} outputs, give the index of the one that is the reward")
+    if label is not None and label >= outputs:
+        raise InvalidInput("label", f"{label} is no output of {model}, which has {outputs}, counted from 0")

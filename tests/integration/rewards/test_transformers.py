@@ -237,10 +237,15 @@ def test_activations_and_the_map_are_explicit(folders: dict[str, Path]) -> None:
 
 
 def test_class_scores_without_a_choice_fail_closed(folders: dict[str, Path]) -> None:
-    for reading in (Reading(), Reading(label=3), Reading(output="score", label=0)):
-        with pytest.raises(BackendFailed) as caught:
-            score(load(folders, "classes", reading=reading))
-        assert type(caught.value) is BackendFailed
+    with pytest.raises(BackendFailed) as caught:
+        score(load(folders, "classes", reading=Reading(output="score", label=0)))
+    assert type(caught.value) is BackendFailed
+
+
+@pytest.mark.parametrize(("reading", "said"), [(Reading(), "missing; .* has 3 outputs"), (Reading(label=3), "3 is no output of .* has 3")])
+def test_which_output_is_the_reward_is_settled_before_anything_is_scored(folders: dict[str, Path], reading: Reading, said: str) -> None:
+    with pytest.raises(InvalidInput, match=f"label: {said}"):
+        load(folders, "classes", reading=reading)
 
 
 @pytest.mark.parametrize("kind", KINDS)

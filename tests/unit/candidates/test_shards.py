@@ -77,6 +77,16 @@ def test_a_folder_without_a_finished_shard_is_begun_anew(tmp_path: Path, change:
         work(tmp_path, n=4)
 
 
+def test_the_folder_of_another_stage_is_refused_with_or_without_shards(tmp_path: Path) -> None:
+    for done in ((), (0,)):
+        work(tmp_path, done, n=4)
+        with (
+            pytest.raises(InvalidInput, match=r"is a folder of score, not of collect; give another folder"),
+            working_on(tmp_path, "collect", {"n": 4}, prompts=5, shards=3, session={}),
+        ):
+            pass
+
+
 def test_somebody_elses_manifest_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"name": "a web page"}')
     with pytest.raises(InvalidFile, match=MANIFEST):
