@@ -241,3 +241,12 @@ def test_candidates_cannot_be_simulated_into_a_folder(tmp_path: Path, monkeypatc
     with pytest.raises(InvalidInput, match=r"--out: \. is a folder"):
         simulate("gaussian", 1, 1, Path())
     assert not list(tmp_path.iterdir())
+
+
+def test_the_authors_accounting_needs_no_range(scored: Path) -> None:
+    arguments = ["composition", str(scored), "--protocol", "authors", "--sigmas", "0.5", "--n", "4", "--seeds", "1", "--json"]
+    without, given = (CliRunner().invoke(app, [*arguments, *more], catch_exceptions=False) for more in ((), RANGE))
+    assert json.loads(without.stdout)["rows"] == json.loads(given.stdout)["rows"]
+    faithful = CliRunner().invoke(app, [word for word in arguments if word not in ("--protocol", "authors")])
+    assert isinstance(faithful.exception, InvalidInput)
+    assert str(faithful.exception).startswith("--range: missing")

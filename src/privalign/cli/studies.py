@@ -26,6 +26,7 @@ from privalign.cli.output import (
 )
 from privalign.cli.spelling import Group
 from privalign.errors import InvalidFile, InvalidInput, PrivalignError
+from privalign.options import described
 
 if TYPE_CHECKING:
     from privalign.studies.kind import StudyKind
@@ -75,6 +76,10 @@ def _candidates(files: Files, range: options.RequiredRange) -> None:
     """What every study is of."""
 
 
+def _z_scored(files: Files, range: options.FaithfulRange = None) -> None:
+    """… where the published protocol, which z-scores, may be asked for."""
+
+
 def _document(
     sensitivity: options.SensitivityOption = None,
     certificate: options.Certificate = None,
@@ -101,7 +106,8 @@ def _commands() -> Mapping[str, Any]:
 
 def _command(kind: StudyKind) -> Callable[..., None]:
     """What runs one kind of study: its own options, and those that all have."""
-    parts = [*signature_of(_candidates), *parameters(kind.options), *signature_of(_document)]
+    candidates = _z_scored if "protocol" in described(kind.options) else _candidates
+    parts = [*signature_of(candidates), *parameters(kind.options), *signature_of(_document)]
 
     def command(**given: Any) -> None:
         _run(kind.name, **given)

@@ -27,11 +27,11 @@ def read_source(paths: Sequence[Path], options: Mapping[str, Any]) -> Source:
     Raises:
         InvalidInput: `range` is missing, or one of them is wrong. InvalidFile: the file is.
     """
-    if options.get("range") is None:
+    reward = str(options.get("reward", "proxy_reward"))
+    if options.get("range") is None and options.get("protocol") != "authors":
         raise InvalidInput(setting("range"), "missing; give the public range LO,HI that rewards are clipped to")
     stated = {name: options.get(name) for name in ("range", "sensitivity", "certificate")}
-    sensitivity = parse({"mechanism": "base", **stated}).sensitivity
-    reward = str(options.get("reward", "proxy_reward"))
+    sensitivity = parse({"mechanism": "base", **stated}).sensitivity  # protocol authors z-scores, whatever it is
     return Source(list(read_pooled(paths, reward)), sensitivity, provenance(paths, reward))
 
 
