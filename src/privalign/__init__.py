@@ -17,12 +17,26 @@ if TYPE_CHECKING:
     from privalign.accounting.calibration import calibrate as calibrate
     from privalign.accounting.composition import Composition as Composition
     from privalign.accounting.composition import compose as compose
+    from privalign.accounting.rules import Basic as Basic
+    from privalign.accounting.rules import Fsrc as Fsrc
+    from privalign.accounting.rules import Renyi as Renyi
+    from privalign.accounting.rules import TwoCounter as TwoCounter
+    from privalign.accounting.rules import make_rule as make_rule
+    from privalign.aligner import Aligner as Aligner
+    from privalign.aligner import ServedModel as ServedModel
+    from privalign.candidates.scored import ScoredPrompts as ScoredPrompts
+    from privalign.candidates.scored import read_scored as read_scored
+    from privalign.deployment import load as load
     from privalign.errors import BackendFailed as BackendFailed
+    from privalign.errors import BudgetExhausted as BudgetExhausted
     from privalign.errors import InvalidFile as InvalidFile
     from privalign.errors import InvalidInput as InvalidInput
     from privalign.errors import InvalidRewards as InvalidRewards
     from privalign.errors import MissingDependency as MissingDependency
     from privalign.errors import PrivalignError as PrivalignError
+    from privalign.evaluation import outcomes as _outcomes
+    from privalign.ledger import Account as Account
+    from privalign.ledger import Ledger as Ledger
     from privalign.mechanisms.base import Base as Base
     from privalign.mechanisms.bon import BoN as BoN
     from privalign.mechanisms.driver import select_from_pool as select_from_pool
@@ -33,41 +47,94 @@ if TYPE_CHECKING:
     from privalign.mechanisms.privitp import PrivITP as PrivITP
     from privalign.mechanisms.protocol import Draw as Draw
     from privalign.mechanisms.protocol import Selection as Selection
+    from privalign.policies.callables import CallablePolicy as CallablePolicy
+    from privalign.policies.llamacpp_chat import LlamaCppChatPolicy as LlamaCppChatPolicy
+    from privalign.policies.openai import OpenAIPolicy as OpenAIPolicy
+    from privalign.policies.protocol import Policy as Policy
+    from privalign.policies.recorded import RecordedFilePolicy as RecordedFilePolicy
+    from privalign.policies.transformers import TransformersPolicy as TransformersPolicy
+    from privalign.preferences import bradley_terry as _bradley_terry
     from privalign.randomness import SecureRandomness as SecureRandomness
     from privalign.randomness import SeededRandomness as SeededRandomness
+    from privalign.rewards.certified_head import CertifiedHeadReward as CertifiedHeadReward
+    from privalign.rewards.ensemble import EnsembleReward as EnsembleReward
+    from privalign.rewards.function import FunctionReward as FunctionReward
+    from privalign.rewards.head import HeadReward as HeadReward
+    from privalign.rewards.protocol import Reward as Reward
+    from privalign.rewards.remote import RemoteReward as RemoteReward
+    from privalign.rewards.sequence_classification import TransformersReward as TransformersReward
     from privalign.sensitivity import Certificate as Certificate
     from privalign.sensitivity import Relation as Relation
     from privalign.sensitivity import RewardRange as RewardRange
     from privalign.sensitivity import Sensitivity as Sensitivity
+    from privalign.types import Candidate as Candidate
+    from privalign.types import Message as Message
+    from privalign.types import Release as Release
+    from privalign.types import Request as Request
 
-    event_epsilon = _costs.epsilon  # an alias that is imported is not exported
+    # an alias that is imported is not exported
+    event_epsilon = _costs.epsilon
+    evaluate = _outcomes.measure
+    fit = _bradley_terry.fit_head
 
 _HOMES = {
-    "Base": "mechanisms.base",
+    "Account": "ledger",
+    "Aligner": "aligner",
     "BackendFailed": "errors",
+    "Base": "mechanisms.base",
+    "Basic": "accounting.rules",
     "BoN": "mechanisms.bon",
+    "BudgetExhausted": "errors",
+    "CallablePolicy": "policies.callables",
+    "Candidate": "types",
     "Certificate": "sensitivity",
+    "CertifiedHeadReward": "rewards.certified_head",
     "Composition": "accounting.composition",
     "Draw": "mechanisms.protocol",
+    "EnsembleReward": "rewards.ensemble",
+    "Fsrc": "accounting.rules",
+    "FunctionReward": "rewards.function",
+    "HeadReward": "rewards.head",
     "ITP": "mechanisms.itp",
     "ITPReuse": "mechanisms.itp_reuse",
     "InvalidFile": "errors",
     "InvalidInput": "errors",
     "InvalidRewards": "errors",
+    "Ledger": "ledger",
+    "LlamaCppChatPolicy": "policies.llamacpp_chat",
+    "Message": "types",
     "MissingDependency": "errors",
+    "OpenAIPolicy": "policies.openai",
+    "Policy": "policies.protocol",
     "PrivBoN": "mechanisms.privbon",
     "PrivBoNGaussian": "mechanisms.privbon_gaussian",
     "PrivITP": "mechanisms.privitp",
     "PrivalignError": "errors",
+    "RecordedFilePolicy": "policies.recorded",
     "Relation": "sensitivity",
+    "Release": "types",
+    "RemoteReward": "rewards.remote",
+    "Renyi": "accounting.rules",
+    "Request": "types",
+    "Reward": "rewards.protocol",
     "RewardRange": "sensitivity",
+    "ScoredPrompts": "candidates.scored",
     "SecureRandomness": "randomness",
     "SeededRandomness": "randomness",
     "Selection": "mechanisms.protocol",
     "Sensitivity": "sensitivity",
+    "ServedModel": "aligner",
+    "TransformersPolicy": "policies.transformers",
+    "TransformersReward": "rewards.sequence_classification",
+    "TwoCounter": "accounting.rules",
     "calibrate": "accounting.calibration",
     "compose": "accounting.composition",
+    "evaluate": "evaluation.outcomes:measure",
     "event_epsilon": "accounting.costs:epsilon",
+    "fit": "preferences.bradley_terry:fit_head",
+    "load": "deployment",
+    "make_rule": "accounting.rules",
+    "read_scored": "candidates.scored",
     "select_from_pool": "mechanisms.driver",
 }
 

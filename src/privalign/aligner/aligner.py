@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 from privalign.accounting import costs
 from privalign.aligner.admission import Admission, How
@@ -61,6 +63,18 @@ class Aligner:
         self._breaker = Breaker(model.reward.probe, suspect=probe_first)
         self._thresholds = Thresholds(model, prompt_key)
         self._clock = Clock(model, self._noise)
+
+    async def __aenter__(self) -> Self:
+        """Opens what the policy keeps open between draws; on the way out policy and reward are closed."""
+        if isinstance(self._model.policy, contextlib.AbstractAsyncContextManager):
+            await self._model.policy.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            await self._model.policy.aclose()
+        finally:
+            await self._model.reward.aclose()
 
     @property
     def model(self) -> ServedModel:
@@ -126,6 +140,15 @@ class Aligner:
     ) -> list[Release]:
         """`answer` for code that is not asynchronous; not from inside a running event loop."""
         return asyncio.run(self.answer(request, n=n, idempotency=idempotency, api_key=api_key))
+
+    def ask(self, prompt: str) -> Release:
+        """One private answer to a prompt, for code that is not asynchronous.
+
+        Raises:
+            BudgetExhausted, BudgetBusy: nothing was charged. BackendFailed: policy or reward did not do its work.
+        """
+        (release,) = self.answer_blocking(Request.of_prompt(prompt))
+        return release
 
     async def _answer_reserved(self, reservation: Reservation, request: Request, mechanism: Mechanism, n: int) -> list[Release]:
         """Draws, scores, selects and settles under a reservation that is kept alive meanwhile."""

@@ -26,7 +26,6 @@ app = typer.Typer(cls=Group, help="The deployment file.", no_args_is_help=False,
 
 ConfigFile = Annotated[Path, typer.Option("--config", help="Deployment file.", metavar="FILE")]
 DEFAULT_FILE = Path("privalign.toml")
-PUBLIC_PROMPT = "Say hello."
 
 TEMPLATE = """\
 # privalign deployment. `privalign config check` says what is wrong with it, `privalign ask` answers from it.
@@ -196,12 +195,11 @@ def ask(
 ) -> None:
     """One private answer, its price, and what remains of the budget."""
     from privalign.deployment import load
-    from privalign.types import Request
 
     deployment = load(config)
     spec = deployment.model(model)
     ledger = deployment.ledger()
-    (release,) = deployment.serve(spec, ledger).answer_blocking(Request.of_prompt(prompt))
+    release = deployment.serve(spec, ledger).ask(prompt)
     account = ledger.account(spec.account)
     warn_unanchored(ledger)
     epsilon, delta = account.remaining
@@ -240,13 +238,9 @@ def _back_ends(deployment: Deployment) -> Iterator[Coroutine[Any, Any, None]]:
 
 async def _probe_policy(deployment: Deployment, name: str) -> None:
     """A public prompt through the policy."""
-    from privalign.types import Request
-
     spec = deployment.policies[name]
     with _located(f"{deployment.file}: [policies.{name}]", spec.hint):
-        policy = spec.make()
-        if spec.kind != "recorded":  # it answers the recorded prompts only, and has just been read
-            await policy.draw(Request.of_prompt(PUBLIC_PROMPT), 1)
+        await spec.make().probe()
 
 
 async def _probe_reward(deployment: Deployment, name: str) -> None:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from privalign.aligner import Aligner, Part, ServedModel
 from privalign.gateway import causes
 from privalign.gateway.reads import LedgerReads
-from privalign.policies.protocol import Policy
-from privalign.policies.recorded import RecordedFilePolicy, RecordedPolicy
-from privalign.types import Request
 
-PUBLIC = replace(Request.of_prompt("Say hello."), parameters={"max_tokens": 1})
 FRESH = 10.0  # seconds for which a finding is good: whoever asks cannot wear the back-ends out
 LEDGER_FRESH = 5.0  # likewise of the ledger, which commits for it
 PATIENCE = 20.0  # seconds until a back-end that says nothing counts as away
@@ -36,7 +31,7 @@ class Readiness:
         for model in self._models:
             for part, served in ((Part.POLICY, model.policy), (Part.REWARD, model.reward)):
                 users = [each for each in self._models if served in (each.policy, each.reward)]
-                ask = _drawing(model.policy) if part is Part.POLICY else model.reward.probe
+                ask = model.policy.probe if part is Part.POLICY else model.reward.probe
                 self._probes.setdefault(id(served), _Probe(part, ask, FRESH, users))
         self._asking = asyncio.Lock()
 
@@ -86,14 +81,6 @@ class _Probe:
         if (failure is not None) != self.away:
             self.away = failure is not None
             causes.tell_readiness(self._part, self._users, failure)
-
-
-def _drawing(policy: Policy) -> Callable[[], Awaitable[None]]:
-    async def draw() -> None:
-        if not isinstance(policy, RecordedPolicy | RecordedFilePolicy):  # those know their own prompts only
-            await policy.draw(PUBLIC, 1)
-
-    return draw
 
 
 def _status(ready: bool) -> str:

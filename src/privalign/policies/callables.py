@@ -7,12 +7,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
 from privalign.errors import BackendFailed, InvalidInput, PrivalignError
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Request
 
 Answers = Sequence[str | Candidate]
 
 
-class CallablePolicy:
+class CallablePolicy(BasePolicy):
     """Draws candidates by calling `function(request, count)`, which returns `count` texts or candidates.
 
     Args:

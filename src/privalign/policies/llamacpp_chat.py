@@ -14,13 +14,14 @@ from typing import Any, Self
 from privalign.errors import BackendFailed, InvalidInput
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
 from privalign.policies.llamacpp import EMBEDDED_MODEL, LlamaCppPolicy
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Request
 
 _SEEDS = 2**32 - 1  # llama.cpp reads seed 2³² − 1 as "pick one yourself"
 _WHOLE_DISTRIBUTION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # llama.cpp's own defaults truncate
 
 
-class LlamaCppChatPolicy:
+class LlamaCppChatPolicy(BasePolicy):
     """A GGUF model that answers conversations, in this process by llama.cpp. Use it as a context manager.
 
     Args:
@@ -63,6 +64,10 @@ class LlamaCppChatPolicy:
     def close(self) -> None:
         """Stops the engine and frees its memory; the policy cannot draw any more."""
         self._engine.close()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        await asyncio.to_thread(self.close)
 
     async def draw(self, request: Request, count: int) -> list[Candidate]:
         """`count` candidates, in order, each with its finish reason, tool calls, usage, and logprobs where asked for.

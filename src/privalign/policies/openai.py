@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from privalign.errors import InvalidInput, MissingDependency
 from privalign.http_client import MISSING, HttpClients, encoded
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Request
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _RETRIED = frozenset({408, 409, 425, 429})
 _OURS = frozenset({"n", "stream", "stream_options", "model", "messages"})  # of the client's parameters, never passed on
 
 
-class OpenAIPolicy:
+class OpenAIPolicy(BasePolicy):
     """A model behind an OpenAI-compatible `/chat/completions`.
 
     As an async context manager it keeps its connections between draws, for the event loop that it was entered in. Outside
@@ -114,6 +115,10 @@ class OpenAIPolicy:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections that it keeps; later draws open their own."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()

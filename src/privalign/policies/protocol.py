@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from privalign.types import Candidate, Request
+
+PROBE: Final = replace(Request.of_prompt("Say hello."), parameters={"max_tokens": 1})
 
 
 class Policy(Protocol):
@@ -21,6 +25,31 @@ class Policy(Protocol):
         Raises:
             BackendFailed: it cannot. No protected data has been touched.
         """
+
+    async def probe(self) -> None:
+        """One token for a public prompt, to see whether the back-end works.
+
+        Raises:
+            BackendFailed: it does not.
+        """
+
+    async def aclose(self) -> None:
+        """Closes what it holds open; it draws no more."""
+
+
+class BasePolicy(ABC):
+    """What most policies share: a probe that draws, and nothing to close."""
+
+    @abstractmethod
+    async def draw(self, request: Request, count: int) -> list[Candidate]:
+        """As `Policy.draw`."""
+
+    async def probe(self) -> None:
+        """As `Policy.probe`."""
+        await self.draw(PROBE, 1)
+
+    async def aclose(self) -> None:  # noqa: B027  # a default, not a gap
+        """Nothing is open."""
 
 
 def default_parameters(policy: Policy) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from privalign.candidates.pools import read_pools
 from privalign.errors import BackendFailed
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Request
 
 
@@ -33,7 +34,7 @@ class DrawOrder(StrEnum):
                 return [source.randrange(size) for _ in range(count)]
 
 
-class RecordedPolicy:
+class RecordedPolicy(BasePolicy):
     """The candidates of one prompt as a policy: draws them in a given order, each position once."""
 
     def __init__(self, name: str, texts: Sequence[str]) -> None:
@@ -52,8 +53,11 @@ class RecordedPolicy:
             raise BackendFailed(f"{len(self._texts)} recorded candidates where {self._drawn} are needed; record more of them")
         return [Candidate(text) for text in self._texts[start : self._drawn]]
 
+    async def probe(self) -> None:
+        """Its file has been read: nothing can have broken, and it knows recorded prompts only."""
 
-class RecordedFilePolicy:
+
+class RecordedFilePolicy(BasePolicy):
     """A file of candidates as a policy: a request is answered from the record of the same prompt, its last user turn.
 
     Without replacement every recorded candidate is drawn once in the life of the policy, so that phases and requests get
@@ -86,3 +90,6 @@ class RecordedFilePolicy:
             raise BackendFailed(f"{len(left)} recorded candidates are left where {count} are needed; record more of them")
         taken, self._left[prompt] = left[:count], left[count:]
         return [Candidate(texts[position]) for position in taken]
+
+    async def probe(self) -> None:
+        """Its file has been read: nothing can have broken, and it knows recorded prompts only."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from privalign.errors import BackendFailed, InvalidInput, MissingDependency
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Message, Request, Usage
 
 _SEEDS = 2**63
@@ -31,7 +32,7 @@ _NOT_SUPPORTED = (
 )
 
 
-class TransformersPolicy:
+class TransformersPolicy(BasePolicy):
     """A causal language model with a chat template.
 
     Args:

@@ -69,6 +69,11 @@ class EnsembleReward(FailClosedReward):
         """Whether all members score here; beside a server the ones that do are done long before it."""
         return all(map(scores_in_process, self._members))
 
+    async def aclose(self) -> None:
+        """Closes the members."""
+        for member in self._members:
+            await member.aclose()
+
     async def _raw(self, request: Request, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         pieces = [partial(self._clipped, member, request, candidates) for member in self._members]
         range = self.sensitivity.range

@@ -66,6 +66,9 @@ class Reward(Protocol):
             BackendFailed: it does not.
         """
 
+    async def aclose(self) -> None:
+        """Closes what it holds open; it scores no more."""
+
 
 def scores_in_process(reward: Reward) -> bool:
     """Whether its scoring has to end at the public deadline."""

@@ -42,3 +42,7 @@ class ReasoningReward:
     async def probe(self) -> None:
         """The other's probe."""
         await self._reward.probe()
+
+    async def aclose(self) -> None:
+        """Closes the other."""
+        await self._reward.aclose()

@@ -31,3 +31,6 @@ class RecordedReward:
 
     async def probe(self) -> None:
         """Nothing can have broken."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""

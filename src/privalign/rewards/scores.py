@@ -101,6 +101,9 @@ class FailClosedReward(ABC):
         """
         await self.score(PROBE_REQUEST, [PROBE_ANSWER])
 
+    async def aclose(self) -> None:  # noqa: B027  # a default, not a gap
+        """Nothing is open between two scorings."""
+
     async def _outcome(self, request: Request, candidates: Sequence[Candidate]) -> NDArray[np.float64] | BackendFailed:
         try:
             raw = finite_scores(await self._raw(request, candidates), len(candidates))
