@@ -29,6 +29,7 @@ from privalign.ledger import (
 )
 from privalign.ledger.keys import FIND_KEY
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
+from privalign.statements import of_rule
 
 UNIT = RewardRange(0.0, 1.0)
 RANGE = Sensitivity.of_range(UNIT)
@@ -90,7 +91,7 @@ def test_an_account_reads_back_as_it_was_made(ledger: Ledger, clock: Clock, rule
     assert (account.settled_queries, account.open_queries, account.refused_queries) == (0, 0, 0)
     assert account.spent == (0.0, 0.0)
     assert account.remaining == (rule.epsilon, rule.delta)
-    assert account.guarantee == rule.guarantee()
+    assert account.guarantee == of_rule(rule)
     assert [each.name for each in ledger.accounts()] == ["another", "prefs"]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from privalign import cli
 from privalign.accounting.rules import Fsrc
-from privalign.cli import charged
+from privalign.aligner import charged
 from privalign.events import GumbelMax
 from privalign.ledger import Ledger
 from privalign.secret import make_installation_key, secret_path
@@ -361,7 +361,7 @@ def test_a_certificate_that_does_not_fit_the_account_is_refused(
 
 WORKER = (
     "import sys, time\n"
-    "from privalign.cli import charged, main\n"
+    "from privalign.aligner import charged\nfrom privalign.cli import main\n"
     "from privalign.rewards.recorded import RecordedReward\n"
     "charged.LEASE = 1.0\n"
     "inner = RecordedReward.score\n"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from privalign.accounting.rules import Fsrc
-from privalign.cli import charged
+from privalign.aligner import charged
 from privalign.ledger import Ledger
 from privalign.rewards.head import HeadReward
 from privalign.secret import installation_key
@@ -316,7 +316,7 @@ def test_a_budget_that_is_exhausted_touches_no_score(run: Run, heads: None, monk
 
 WORKER = (
     "import sys, time\n"
-    "from privalign.cli import charged, main\n"
+    "from privalign.aligner import charged\nfrom privalign.cli import main\n"
     "from privalign.rewards.head import HeadReward\n"
     "charged.LEASE = 1.0\n"
     "inner = HeadReward.score\n"

@@ -297,8 +297,8 @@ main()
 @pytest.mark.parametrize(
     ("place", "left"),
     [
-        ("privalign.cli.payment - _keep before", 0),
-        ("privalign.cli.payment - _keep after", 1),  # drawn, not paid
+        ("privalign.aligner.payment - _keep before", 0),
+        ("privalign.aligner.payment - _keep after", 1),  # drawn, not paid
         ("privalign.ledger Ledger reserve after", 1),  # debited, not settled
         ("privalign.ledger Ledger settle after", 1),  # paid, nothing written
         ("privalign.preferences.bradley_terry Head save after", 1),  # written, the draw still there
@@ -346,7 +346,7 @@ def test_a_release_run_again_is_free_and_the_same(run: Run, prefs: Path, tmp_pat
 def test_a_damaged_draw_is_not_paid(run: Run, prefs: Path, tmp_path: Path) -> None:
     assert run("account", "create", "prefs", "--epsilon", 1.5, "--delta", 1e-5, "--rule", "basic", "--delta-per-query", 1e-6)[0] == 0
     command = ["reward", "fit", prefs, "--features", SMALL, "--out", "head.json", "--workers", 1, *RELEASE]
-    place = "privalign.cli.payment - _keep after"
+    place = "privalign.aligner.payment - _keep after"
     subprocess.run([sys.executable, "-c", KILLED, place, *map(str, command)], capture_output=True, check=False)
     (draft,) = tmp_path.glob(".*.draft")
     draft.write_bytes(draft.read_bytes()[:-8])

@@ -325,12 +325,12 @@ main()
 @pytest.mark.parametrize(
     ("place", "left"),
     [
-        ("privalign.cli.payment - _keep before", 0),
-        ("privalign.cli.payment - _keep after", 1),  # drawn, not paid
+        ("privalign.aligner.payment - _keep before", 0),
+        ("privalign.aligner.payment - _keep after", 1),  # drawn, not paid
         ("privalign.ledger Ledger reserve after", 1),  # debited, not settled
         ("privalign.ledger Ledger settle after", 1),  # paid, nothing written
         ("privalign.cli.ranges - replacing before", 1),
-        ("privalign.cli.payment - _remove before", 1),  # drawn twice over: the same draw
+        ("privalign.aligner.payment - _remove before", 1),  # drawn twice over: the same draw
     ],
 )
 def test_killed_anywhere_ends_are_paid_once_and_never_lost(run: Run, head: Path, tmp_path: Path, place: str, left: int) -> None:
@@ -350,7 +350,7 @@ def test_killed_anywhere_ends_are_paid_once_and_never_lost(run: Run, head: Path,
 
 
 def test_a_damaged_draw_is_not_paid(run: Run, head: Path, tmp_path: Path) -> None:
-    place = "privalign.cli.payment - _keep after"
+    place = "privalign.aligner.payment - _keep after"
     subprocess.run([sys.executable, "-c", KILLED, place, *map(str, NOISY)], capture_output=True, check=False)
     (draft,) = tmp_path.glob(".*.draft")
     document = json.loads(draft.read_text())

@@ -33,14 +33,10 @@ from privalign.accounting.gumbel import check_order, privbon_rho
 from privalign.accounting.renyi import DEFAULT_ORDERS, conversion_offset
 from privalign.errors import InvalidInput
 from privalign.events import Composed, Event, Free, GaussianMax, GaussianRelease, GumbelMax, NonPrivate, RejectionRounds
-from privalign.intervals import shown, upper
+from privalign.intervals import upper
 
 COST_UNIT = Fraction(1, 10**12)  # of ε, ρ and Rényi divergence
 DELTA_UNIT = Fraction(1, 10**18)
-SPENT = (  # a filter promises its whole budget; "spent at the moment when …" would be an odometer, which it is not
-    "what was debited so far, and no guarantee of its own: who stops at a moment that the answers had a part in choosing is promised the "
-    "whole budget, not what was spent by then"
-)
 MOST_UNITS = 2**62  # what a database integer holds, with room for one addition
 
 
@@ -123,9 +119,6 @@ class Rule(Protocol):
     def spent(self, debit: Debit) -> tuple[float, float]:
         """(ε, δ) that all debits so far amount to; (0, 0) while nothing is debited. Rounded up."""
 
-    def guarantee(self) -> str:
-        """The guarantee in one sentence."""
-
 
 def make_rule(
     name: str,
@@ -199,9 +192,6 @@ class Basic(_Pointwise):
     def charge(self, event: Event) -> Debit:
         return _sum_charges(event, lambda part: _pointwise(_worst(part), self.delta_per_query))
 
-    def guarantee(self) -> str:
-        return f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: worst-case costs add up."
-
 
 @dataclass(frozen=True, slots=True)
 class Fsrc(_Pointwise):
@@ -215,12 +205,6 @@ class Fsrc(_Pointwise):
 
     def charge(self, event: Event) -> Debit:
         return _sum_charges(event, lambda part: _pointwise(part, self.delta_per_query))
-
-    def guarantee(self) -> str:
-        return (
-            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
-            "each query is charged what its own halting time cost."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +259,6 @@ class TwoCounter:
             return 0.0, 0.0
         rho = from_units(debit.rho)
         return costs.total((from_units(debit.epsilon), self._offset(rho))), self.delta
-
-    def guarantee(self) -> str:
-        return (
-            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
-            f"ρ = {shown(self.rho)} for Gaussian and Gumbel noise, the rest of ε for halting times."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,12 +325,6 @@ class Renyi:
             return 0.0, 0.0
         rdp = from_units(debit.rdp)
         return max(0.0, upper(lambda: arb(rdp) + conversion_offset(arb(self.order), arb(self.delta)))), self.delta
-
-    def guarantee(self) -> str:
-        return (
-            f"All answers together are ({shown(self.epsilon)}, {shown(self.delta)})-differentially private: "
-            f"Rényi divergences of order {self.order:g} add up, queries chosen adaptively."
-        )
 
 
 def _check_budget(epsilon: float, delta: float) -> None:

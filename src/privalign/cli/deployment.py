@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +14,12 @@ from privalign.cli import options
 from privalign.cli.ledgers import remaining_delta, warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.cli.spelling import Group
-from privalign.errors import BackendFailed, CheckFailed, InvalidFile, InvalidInput, PrivalignError, SeveralFaults
+from privalign.errors import CheckFailed, InvalidInput
 
 if TYPE_CHECKING:
     from privalign.aligner.clock import Deadline
-    from privalign.deployment import Deployment, ModelSpec
+    from privalign.deployment import Deployment
+    from privalign.deployment.check import Faults, Promise
     from privalign.ledger import Account
 
 app = typer.Typer(cls=Group, help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
@@ -112,76 +112,67 @@ def check(
 
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
-    from privalign.deployment import load
-    from privalign.deployment.doubts import doubts
-    from privalign.intervals import shown
+    from privalign.deployment.check import Faults, Promise, back_ends, deadline_of
 
-    faults = _Faults(file)
+    faults = Faults(file)
+    deployment, accounts = _read(file, faults)
+    promises: list[Promise] = []
+    for spec in deployment.models.values():
+        with faults.gathered():
+            promises.append(Promise.of(deployment, spec, accounts[spec.account]))
+            if promises[-1].refused:
+                raise CheckFailed(f"{file}: [models.{spec.name}] account: {promises[-1].remedy}")
+    deadlines: list[Deadline | None] = [None] * len(promises)
+    if probe:
+        for back_end in back_ends(deployment):
+            with faults.gathered():
+                asyncio.run(back_end)
+        faults.refuse()
+        deadlines = [deadline_of(deployment, spec) for spec in deployment.models.values()]
+    faults.refuse()
+    _show_check(deployment, accounts, list(zip(promises, deadlines, strict=True)), json)
+
+
+def _read(file: Path, faults: Faults) -> tuple[Deployment, dict[str, Account | None]]:
+    """The file, and its accounts as the ledger has them."""
+    from privalign.deployment import load
+
     with faults.gathered():
         deployment = load(file)
         if not deployment.models:
             raise CheckFailed(f"{file}: no [models.*] table, so there is nothing to ask for; add one")
         accounts = deployment.accounts_found()
     faults.refuse()
-    models = []
-    for spec in deployment.models.values():
-        with faults.gathered():
-            facts = _model_facts(deployment, spec, accounts[spec.account])
-            models.append(facts)
-            if facts["left"] == 0 and spec.on_exhausted == "refuse":
-                raise CheckFailed(f"{file}: [models.{spec.name}] account: {_unpayable(facts)}")
-    if probe:
-        for back_end in _back_ends(deployment):
-            with faults.gathered():
-                asyncio.run(back_end)
-        faults.refuse()
-        for spec, facts in zip(deployment.models.values(), models, strict=True):
-            facts["deadline"] = _deadline(deployment, spec)
-    faults.refuse()
+    return deployment, accounts
+
+
+def _show_check(
+    deployment: Deployment, accounts: Mapping[str, Account | None], found: Sequence[tuple[Promise, Deadline | None]], json: bool
+) -> None:
+    from privalign.deployment.doubts import doubts
+    from privalign.intervals import shown
+
     missing = [name for name, account in accounts.items() if account is None]
     warnings = doubts(deployment)
+    probed = all(deadline is not None for _, deadline in found)
     if json:
-        listed = [{**model, "deadline": asdict(model["deadline"])} if probe else model for model in models]
-        found = {"file": str(file), "ledger": deployment.ledger_url, "probed": probe, "models": listed, "accounts_to_create": missing}
-        print_json({**found, "warnings": warnings})
+        listed = [promise.to_json() | {"deadline": None if deadline is None else asdict(deadline)} for promise, deadline in found]
+        facts = {"file": str(deployment.file), "ledger": deployment.ledger_url, "probed": probed, "models": listed}
+        print_json({**facts, "accounts_to_create": missing, "warnings": warnings})
         return
-    for model in models:
-        typer.echo(f"{model['name']}: {model['guarantee']}")
-        account = accounts[model["account"]]
-        if account is not None and model["left"] is not None:
-            typer.echo(f"{model['name']}: at least {model['left']:,} answers are left, as ε = {shown(account.spent[0])} is spent already")
-        if probe:
-            typer.echo(f"{model['name']}: selection leaves at {model['deadline']}, whatever the scores")
+    for promise, deadline in found:
+        name, account = promise.spec.name, accounts[promise.spec.account]
+        typer.echo(f"{name}: {promise.guarantee}")
+        if account is not None and promise.left is not None:
+            typer.echo(f"{name}: at least {promise.left:,} answers are left, as ε = {shown(account.spent[0])} is spent already")
+        if deadline is not None:
+            typer.echo(f"{name}: selection leaves at {deadline}, whatever the scores")
     for warning in warnings:
         typer.echo(f"warning: {warning}")
     if missing:
         typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
-    typer.echo(f"{file}: {len(models)} model{'s' if len(models) != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
-
-
-class _Faults:
-    """What a check has found wrong so far."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._messages: list[str] = []
-
-    @contextlib.contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Goes on after what is wrong in the block; only a file that cannot be read at all ends the check here."""
-        try:
-            yield
-        except SeveralFaults as several:
-            self._messages += [str(fault) for fault in several.faults]
-        except PrivalignError as error:
-            if isinstance(error, InvalidFile) and error.path == str(self._file):
-                raise
-            self._messages.append(str(error))
-
-    def refuse(self) -> None:
-        """Ends the check where anything was wrong."""
-        if self._messages:
-            raise CheckFailed(*dict.fromkeys(self._messages))
+    answered = "answered" if probed else "not probed"
+    typer.echo(f"{deployment.file}: {len(found)} model{'s' if len(found) != 1 else ''}, all back-ends {answered}")
 
 
 def ask(
@@ -227,106 +218,3 @@ def ask(
         typer.echo(text)
     typer.echo()
     print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
-
-
-def _back_ends(deployment: Deployment) -> Iterator[Coroutine[Any, Any, None]]:
-    """The probe of every back-end that a model uses, each once; no account is touched."""
-    models = deployment.models.values()
-    yield from (_probe_policy(deployment, name) for name in dict.fromkeys(spec.policy for spec in models))
-    yield from (_probe_reward(deployment, name) for name in dict.fromkeys(spec.reward for spec in models))
-
-
-async def _probe_policy(deployment: Deployment, name: str) -> None:
-    """A public prompt through the policy."""
-    spec = deployment.policies[name]
-    with _located(f"{deployment.file}: [policies.{name}]", spec.hint):
-        await spec.make().probe()
-
-
-async def _probe_reward(deployment: Deployment, name: str) -> None:
-    """A public text through the reward."""
-    with _located(f"{deployment.file}: [rewards.{name}]"):
-        await deployment.rewards[name].make().probe()
-
-
-def _deadline(deployment: Deployment, spec: ModelSpec) -> Deadline:
-    """The deadline of selection."""
-    from privalign.aligner.clock import Clock
-    from privalign.randomness import SecureRandomness
-
-    served = spec.served(deployment.policies[spec.policy].make(), deployment.rewards[spec.reward].make())
-    return Clock(served, SecureRandomness()).deadline()
-
-
-@contextlib.contextmanager
-def _located(table: str, hint: str = "") -> Iterator[None]:
-    """Says which back-end did not do its work, and what else to try."""
-    try:
-        yield
-    except BackendFailed as error:
-        raise CheckFailed(f"{table}: {error}" + (f"; {hint}" if hint else "")) from None
-
-
-def _unpayable(facts: dict[str, Any]) -> str:
-    """Why an account pays for no answer of a model, and what to do."""
-    if facts["answers"]:
-        return f"of {facts['account']} too little is left for one more answer; raise it, name another one, or set on_exhausted"
-    return f"{facts['account']} cannot pay for a single answer: use more noise, a smaller Δ, or a larger ε of the account"
-
-
-def _model_facts(deployment: Deployment, spec: ModelSpec, account: Account | None) -> dict[str, Any]:
-    """What one model promises; `account` is the one in the ledger, None where it is still to be made as the file says."""
-    from privalign.accounting import costs
-    from privalign.accounting.rules import Debit
-    from privalign.intervals import shown
-    from privalign.mechanisms.protocol import event_of
-    from privalign.sensitivity import PERSON
-
-    reward = deployment.rewards[spec.reward]
-    sensitivity = reward.sensitivity
-    terms = deployment.accounts[spec.account] if account is None else account
-    event = event_of(spec.mechanism, sensitivity)
-    deployment.check_paid(spec, account)
-    epsilon = costs.epsilon(event, spec.delta)
-    source = {
-        "range": "the whole range, assuming nothing",
-        "certificate": f"certified, data set {sensitivity.dataset or 'not stated'}",
-        "declared": "declared by the operator",
-    }
-    whence = {
-        "operator": "typed by the operator",
-        "public": "from scores of a public reward model",
-        "certificate": "of the certificate",
-    }
-    worst = terms.rule.charge(event)
-    limit = terms.rule.limit if account is None else account.limit
-    debited = Debit() if account is None else account.debited
-    counters = [name for name in ("epsilon", "delta", "rho", "rdp") if getattr(worst, name)]
-    answers = min((getattr(limit, name) // getattr(worst, name) for name in counters), default=None)
-    left = min((max(0, getattr(limit, name) - getattr(debited, name)) // getattr(worst, name) for name in counters), default=None)
-    promised = terms.rule.guarantee() if account is None else account.guarantee
-    pays = "Its answers are free." if answers is None else f"It pays for at least {answers:,} answers in all."
-    given = f"range {sensitivity.range.low!r},{sensitivity.range.high!r} {whence[reward.range_from]}"
-    if sensitivity.release is not None:
-        guarantee = (
-            f"{spec.mechanism.name}, {given}; the head itself was {sensitivity.release.words}, of whose sum it is part. {pays} {PERSON}"
-        )
-    else:
-        guarantee = (
-            f"{spec.mechanism.name}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source[sensitivity.source]}), "
-            f"{given}; account {terms.name}, against {terms.relation.change(terms.records_per_person)}. {promised} {pays} {PERSON}"
-        )
-    return {
-        "name": spec.name,
-        "policy": spec.policy,
-        "reward": spec.reward,
-        "account": spec.account,
-        "mechanism": spec.mechanism.name,
-        "epsilon": epsilon,
-        "answers": answers,
-        "left": left,
-        **sensitivity.stated(),
-        "range_from": reward.range_from,
-        "guarantee": guarantee,
-        "deadline": None,
-    }

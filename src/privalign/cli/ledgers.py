@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.errors import InvalidInput
-from privalign.sensitivity import PERSON
 
 if TYPE_CHECKING:
     from privalign.ledger import Account, Ledger
@@ -73,7 +72,7 @@ def account_document(account: Account) -> dict[str, Any]:
     """The JSON document of `account show`."""
     import dataclasses
 
-    from privalign.accounting.rules import SPENT
+    from privalign.statements import SPENT, protects
 
     spent, remaining, together = account.spent, account.remaining, account.together
     rule = account.rule
@@ -87,7 +86,7 @@ def account_document(account: Account) -> dict[str, Any]:
         "delta_per_query": getattr(rule, "delta_per_query", None),
         "relation": account.relation.value,
         "records_per_person": account.records_per_person,
-        "protects": f"against {account.relation.change(account.records_per_person)}. {PERSON}",
+        "protects": protects(account.relation, account.records_per_person),
         "dataset": account.dataset,
         "also": [each.account for each in account.also],
         "sum": {"epsilon": together[0], "delta": together[1]},

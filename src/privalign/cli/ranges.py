@@ -13,14 +13,13 @@ import typer
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import check_output, print_facts, print_json, replacing, working
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.errors import InvalidFile, InvalidInput, setting
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from privalign.deployment.storing import StoredRange
-    from privalign.rewards.head import HeadReward
 
     Floats = NDArray[np.float64]
 
@@ -225,106 +224,27 @@ class _Payer:
 
 def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str, Any]:
     """The ends that the account paid for, now or before."""
-    import json
-
-    from privalign.cli.payment import Payment
-    from privalign.preferences.ranges import end_event, released_ends
+    from privalign.aligner.paid_range import PaidRange
     from privalign.rewards.head import HeadReward
-    from privalign.rewards.provenance import digest_of
 
     check_output(payer.out, file)
     head = HeadReward.load(path)
     with _named():
-        terms = _terms(head, coverage, payer)
-        events = (end_event(head.certificate, terms["scale"]),) * 2
-    ledger = open_ledger(payer.ledger)
-    found = ledger.account(payer.account)
+        scale = payer.scale if payer.epsilon is None else PaidRange.scale_for(head, payer.epsilon, payer.delta)
+        assert scale is not None
+        ledger = open_ledger(payer.ledger)
+        paid = PaidRange(ledger, payer.account, head, coverage, scale, payer.delta, file, payer.out)
     warn_unanchored(ledger)
-    if head.certificate.dataset not in (None, found.dataset):
-        raise InvalidInput("--account", f"{found.name} protects data set {found.dataset}, not {head.certificate.dataset}; name that one's")
-    found.terms.charge(events)  # refuses other neighbours before it scores
-
-    def draw() -> bytes:
-        ends = released_ends(_raw_scores(file, head), coverage, terms["scale"])
-        return (json.dumps({"range": [ends.low, ends.high], **terms}) + "\n").encode()
-
-    key = _key([digest_of(file).hex(), terms, str(payer.out.resolve())])
-    payment = Payment(ledger, payer.account, "range", key, events, payer.out, payer.out)
-    with payment.made(draw, lambda kept, content: _read_ends(kept, content, terms)) as content:
-        if not payer.out.exists() or payer.out.read_bytes() != content:
-            with replacing(payer.out, file) as writing:
-                writing.write(content.decode())
-        return _read_ends(payer.out, content, terms) | {"out": str(payer.out)}
-
-
-def _terms(head: HeadReward, coverage: float, payer: _Payer) -> dict[str, Any]:
-    """What the ends are, from public settings."""
-    from privalign.preferences.ranges import ends_epsilon, ends_scale, raw_movement
-    from privalign.preferences.release import grid_of
-
-    certificate = head.certificate
-    movement = raw_movement(certificate)
-    if payer.epsilon is not None:
-        scale = ends_scale(movement, payer.epsilon, payer.delta)
-    else:
-        assert payer.scale is not None
-        scale = payer.scale
-    grid_of(scale)  # refuses what is no scale
-    return {
-        "coverage": coverage,
-        "movement": movement,
-        "scale": scale,
-        "epsilon": ends_epsilon(movement, scale, payer.delta),
-        "delta": payer.delta,
-        "relation": certificate.relation.value,
-        "records_per_person": certificate.records_per_person,
-        "account": payer.account,
-        "head": certificate.mac,
-    }
-
-
-def _raw_scores(file: Path, head: HeadReward) -> Floats:
-    import numpy as np
-
-    from privalign.candidates.pools import read_texts
-
     with working("scoring"):
-        return np.concatenate([head.raw(recorded.prompt, recorded.texts)[0] for recorded in read_texts(file)])
-
-
-def _key(about: list[Any]) -> bytes:
-    """An HMAC of everything that the ends are the ends of."""
-    import hmac
-    import json
-
-    from privalign.secret import installation_key
-
-    return hmac.digest(installation_key(), b"range" + json.dumps(about, sort_keys=True).encode(), "sha256")
-
-
-def _read_ends(path: Path, content: bytes, terms: dict[str, Any]) -> dict[str, Any]:
-    import json
-
-    from privalign.sensitivity import RewardRange
-
-    try:
-        document = json.loads(content)
-        low, high = document["range"]
-        RewardRange(low, high)
-        if document != {"range": [low, high], **terms}:
-            raise ValueError
-    except (ValueError, TypeError, KeyError):
-        raise InvalidFile(str(path), None, "the kept draw is damaged; remove the file to draw, and perhaps pay, anew") from None
-    return {"range": [low, high], **terms}
+        return paid.make()
 
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """Errors about settings name the option that was typed."""
+    """ε and δ of a release are options of another name here."""
     try:
         yield
-    except InvalidFile:
-        raise
     except InvalidInput as error:
-        option = "--" + error.field.removeprefix("release_")
-        raise InvalidInput(option if option in ("--epsilon", "--delta", "--scale", "--head") else error.field, error.message) from None
+        if error.field.startswith("release_"):
+            error.rename(setting(error.field.removeprefix("release_")))
+        raise

@@ -18,12 +18,12 @@ from privalign.cli.spelling import Group
 from privalign.errors import InvalidFile, InvalidInput
 
 if TYPE_CHECKING:
-    from privalign.cli.paid import PaidRelease
+    from privalign.aligner.paid_release import PaidRelease
     from privalign.ledger import Account, Ledger
     from privalign.preferences.bradley_terry import Head, HeadSettings
     from privalign.preferences.differences import Differences, Owners
     from privalign.preferences.features import FeatureMap
-    from privalign.sensitivity import Certificate, Relation
+    from privalign.sensitivity import Relation
 
 app = typer.Typer(cls=Group, help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -147,8 +147,10 @@ def fit(
     if json:
         print_json(document)
     else:
+        from privalign.statements import of_certificate
+
         print_facts(f"certified: {out}", document)
-        typer.echo("\n".join(explain(certificate)))
+        typer.echo("\n".join(of_certificate(certificate)))
 
 
 @app.command()
@@ -159,11 +161,12 @@ def show(
     from privalign.rewards.head import HeadReward
     from privalign.secret import existing_key
     from privalign.sensitivity import load_certificate
+    from privalign.statements import of_certificate
 
     certificate = load_certificate(file, existing_key())
     if certificate.features is not None:
         HeadReward.load(file)  # refuses missing weights, which a certificate without a model behind it does not need
-    words = explain(certificate)
+    words = of_certificate(certificate)
     if json:
         print_json(certificate.to_json() | {"explanation": words})
     else:
@@ -172,55 +175,6 @@ def show(
 
 
 app.command("range")(choose_range)
-
-
-def explain(certificate: Certificate) -> list[str]:
-    """The certificate in words, a sentence a line."""
-    from privalign.sensitivity import PERSON
-
-    count = certificate.records_per_person
-    change = certificate.relation.change(count)
-    sensitivity = certificate.to_sensitivity()
-    low, high = certificate.range.low, certificate.range.high
-    data = (
-        "not stated: accounts of any data set take it"
-        if certificate.dataset is None
-        else f"{certificate.dataset}: other accounts refuse it"
-    )
-    about = f"The data set is {data}."
-    if sensitivity.release is not None:
-        return [
-            f"The weights themselves were {sensitivity.release.words}.",
-            "Whatever is done with the head afterwards, every query is free under that account; all others refuse it.",
-            PERSON,
-            about,
-        ]
-    lines = [
-        f"Scores lie in [{low:g}, {high:g}]; {change} moves no score by more than Δ = {sensitivity.delta!r},"
-        f" about {sensitivity.delta / sensitivity.width:.3%} of the range.",
-        PERSON,
-    ]
-    if certificate.kind == "declared":
-        return [*lines, f"Nobody proved this: it was declared, because: {certificate.reason}", about]
-    if certificate.movement is not None:
-        factor = {"add-remove": 2, "replace": 4, "flip": 2}[certificate.relation.value]
-        lines.append(
-            f"Why: features are scaled to length B = {certificate.feature_norm:g}, so a record changes the gradient by at most {factor}B;"
-            f" the objective is Λ-strongly convex, Λ = {certificate.regularisation:g}; the solve reached a gradient of"
-            f" τ = {certificate.tolerance:g}. Weights move by at most ({factor}·k·B + 2τ)/Λ = {certificate.movement!r}, k = {count}."
-        )
-    if certificate.kind == "ensemble":
-        lines.append(
-            f"It is the mean of {certificate.shards} heads on disjoint shards: together they move by no more than one head fitted to"
-            " everything, tolerances apart, hence their mean by that share of it."
-        )
-    lines += [
-        "It holds as long as features, B, Λ, τ and the range were chosen without the protected preferences, the features' model was not"
-        " tuned on them,",
-        f"nobody owns more than {count} of the records, and nothing else computed from these preferences is released outside the account.",
-        about,
-    ]
-    return lines
 
 
 def _dataset(given: str | None, prefs: Path, account: Account | None) -> str:
@@ -390,7 +344,7 @@ def _paid(
     ledger: Ledger, settings: HeadSettings, release: tuple[float, float, str], prefs: Path, reading: dict[str, object], out: Path
 ) -> PaidRelease:
     """Refuses, before a long fit, what no account could pay for; what this one can pay is asked when it pays."""
-    from privalign.cli.paid import PaidRelease
+    from privalign.aligner.paid_release import PaidRelease
 
     epsilon, delta, account = release
     return PaidRelease(ledger, account, settings, epsilon, delta, prefs, reading, out)

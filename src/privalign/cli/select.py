@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
-import math
 import os
-import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,18 +15,14 @@ from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing, to_json
 from privalign.errors import InvalidInput
-from privalign.settings import MECHANISMS, NOISE_OPTIONS, Settings, parse
+from privalign.settings import MECHANISMS, Settings, parse
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from privalign.candidates.pools import RecordedTexts
-    from privalign.cli.charged import ChargedRun
-    from privalign.cli.scores import Scores
-    from privalign.mechanisms.protocol import Mechanism
-    from privalign.policies.recorded import DrawOrder
-    from privalign.randomness import Randomness
-    from privalign.sensitivity import Sensitivity
+    from privalign.aligner.charged import ChargedRun
+    from privalign.aligner.file_scores import Scores
+    from privalign.aligner.selection import Selector
 
 _OWN_OPTIONS = ("file", "head", "draw", "seed", "reward", "out", "account", "ledger", "again", "json")
 
@@ -117,6 +108,8 @@ def select(
     if account is None and (again or ledger != DEFAULT_LEDGER):
         raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger and --again mean nothing")
     settings, scores = _with_head(raw, file, head, reward) if head is not None else _recorded(raw, file, reward)
+    from privalign.aligner.selection import Selector
+
     selector = Selector.of(settings, draw, seed)
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -131,7 +124,7 @@ def select(
         total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
         pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
         for pool in progress.track(pools, checked, description="selecting"):
-            answer = selector.release(pool, scores) if run is None else selector.release_charged(pool, run)
+            answer = selector.release(pool, scores) if run is None else run.release(pool)
             total += 1
             answered += "refused" not in answer
             if answers is None:
@@ -139,7 +132,7 @@ def select(
             else:
                 answers.write(to_json(answer) + "\n")
         scores.check()  # of a file that was exchanged meanwhile nothing is shown
-        summary = selector.summary(total, answered, run)
+        summary = (selector if run is None else run).summary(total, answered)
     if json:
         print_json(summary if out is not None else summary | {"results": results})
     else:
@@ -152,7 +145,7 @@ def select(
 
 def _recorded(raw: dict[str, Any], file: Path, column: str | None) -> tuple[Settings, Scores]:
     """Scores that stand in the file."""
-    from privalign.cli.scores import RecordedScores
+    from privalign.aligner.file_scores import RecordedScores
 
     if raw["range"] is None:
         raise InvalidInput("--range", "missing; give it: the public range LO,HI that rewards are clipped to, or --head")
@@ -162,7 +155,7 @@ def _recorded(raw: dict[str, Any], file: Path, column: str | None) -> tuple[Sett
 
 def _with_head(raw: dict[str, Any], file: Path, path: Path, column: str | None) -> tuple[Settings, Scores]:
     """Scores that a head makes here: range and Δ are those of its certificate."""
-    from privalign.cli.scores import HeadScores
+    from privalign.aligner.file_scores import HeadScores
     from privalign.rewards.head import HeadReward
 
     for name, value in {"--certificate": raw["certificate"], "--sensitivity": raw["sensitivity"], "--reward": column}.items():
@@ -180,171 +173,14 @@ def _with_head(raw: dict[str, Any], file: Path, path: Path, column: str | None) 
 @contextlib.contextmanager
 def _charged(selector: Selector, account: str, ledger: str, file: Path, scores: Scores, again: int) -> Iterator[ChargedRun]:
     """The run against an account, closed at the end."""
-    from privalign.cli.charged import ChargedRun
+    from privalign.aligner.charged import ChargedRun
 
-    settings = {
-        "mechanism": selector.mechanism.name,
-        **dataclasses.asdict(cast(Any, selector.mechanism)),
-        **selector.sensitivity.stated(),
-        "delta": selector.settings_delta,
-        "draw": selector.order.value,
-        **scores.identity,
-        "account": account,
-        "again": again,
-    }
     opened = open_ledger(ledger)
-    run = ChargedRun(
-        opened,
-        account,
-        file,
-        scores,
-        selector.mechanism,
-        selector.sensitivity,
-        selector.noise,
-        selector.order,
-        selector.settings_delta,
-        settings,
-    )
     try:
-        yield run
+        with contextlib.closing(ChargedRun(opened, account, file, scores, selector, again)) as run:
+            yield run
     finally:
-        run.close()
         warn_unanchored(opened)
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Everything that is the same for all prompts of one run.
-
-    `epsilon` and `delta` are the worst case of one query, `settings_delta` is δ of phase 1 as set; `notice` says why the
-    run is not private, None where it is.
-    """
-
-    mechanism: Mechanism
-    sensitivity: Sensitivity
-    order: DrawOrder
-    noise: Randomness
-    draws: random.Random
-    epsilon: float
-    delta: float
-    settings_delta: float
-    notice: str | None
-
-    @classmethod
-    def of(cls, settings: Settings, draw: str, seed: int | None) -> Selector:
-        """Builds and prices the mechanism.
-
-        Raises:
-            InvalidInput: a setting is missing or out of range.
-        """
-        from privalign.accounting import costs
-        from privalign.events import Free
-        from privalign.mechanisms.protocol import event_of
-        from privalign.policies.recorded import DrawOrder
-        from privalign.randomness import SecureRandomness, SeededRandomness
-
-        try:
-            order = DrawOrder(draw)
-        except ValueError:
-            raise InvalidInput("--draw", f"{draw!r} is not one of {', '.join(DrawOrder)}") from None
-        noise = SecureRandomness() if seed is None else SeededRandomness(seed)
-        mechanism = settings.build()
-        event = event_of(mechanism, settings.sensitivity)
-        epsilon = costs.epsilon(event, settings.delta)
-        if math.isinf(epsilon) and mechanism.name in NOISE_OPTIONS:
-            raise InvalidInput(f"--{NOISE_OPTIONS[mechanism.name][0].replace('_', '-')}", "too small for any finite ε; give more noise")
-        notice = None
-        if not noise.private and not isinstance(event, Free):
-            notice = "not a private release: whoever knows the seed can undo the noise"
-        if math.isinf(epsilon):
-            notice = f"not a private release: {mechanism.name} has no guarantee"
-        return cls(
-            mechanism,
-            settings.sensitivity,
-            order,
-            noise,
-            random.SystemRandom() if seed is None else random.Random(seed),
-            epsilon=epsilon,
-            delta=settings.delta if costs.count_releases(event) else 0.0,
-            settings_delta=settings.delta,
-            notice=notice,
-        )
-
-    @property
-    def least_pool(self) -> int:
-        """How many candidates a prompt must have."""
-        from privalign.policies.recorded import DrawOrder
-
-        return 1 if self.order is DrawOrder.WITH else self.mechanism.pool_size
-
-    @property
-    def privacy(self) -> dict[str, Any]:
-        """The facts that go with every answer."""
-        facts = {
-            "mechanism": self.mechanism.name,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "account": None,
-            **self.sensitivity.released,
-        }
-        return facts if self.notice is None else facts | {"epsilon": None, "private": False}
-
-    def release(self, pool: RecordedTexts, scores: Scores) -> dict[str, Any]:
-        """One query: the line of the answers' file."""
-        from privalign.mechanisms.driver import select_from_pool
-
-        positions = self.order.positions(len(pool.texts), self.mechanism.pool_size, self.draws)
-        selection = select_from_pool(self.mechanism, self.sensitivity, self.noise, scores.of(pool, positions))
-        index = positions[selection.index]
-        return {
-            "prompt": pool.prompt,
-            "text": pool.texts[index],
-            "index": index,
-            "fallback": selection.fallback,
-            "privacy": self.privacy,
-        }
-
-    def release_charged(self, pool: RecordedTexts, run: ChargedRun) -> dict[str, Any]:
-        """One query that the account pays for, or a refusal."""
-        outcome = run.release(pool)
-        if outcome is None:
-            return {"prompt": pool.prompt, "refused": True}
-        release, index = outcome
-        privacy = {"mechanism": release.mechanism, "epsilon": release.epsilon, "delta": release.delta, "account": run.account}
-        privacy |= self.sensitivity.released
-        return {"prompt": pool.prompt, "text": release.text, "index": index, "fallback": release.fallback, "privacy": privacy}
-
-    def summary(self, prompts: int, answered: int, run: ChargedRun | None) -> dict[str, Any]:
-        """The document of the run; from public settings, the number of prompts and what the account paid only."""
-        facts = {
-            "prompts": prompts,
-            "answered": answered,
-            "refused": prompts - answered,
-            "spent": self._basic_sum(answered) if run is None else run.spent(),
-            **self.privacy,
-            "account": None if run is None else run.account,
-            "private": self.notice is None,
-            **dataclasses.asdict(cast(Any, self.mechanism)),
-            "draw": self.order.value,
-            **self.sensitivity.stated(),
-        }
-        if run is not None:
-            facts |= {name: value for name, value in run.neighbours.items() if facts[name] is None}
-            facts["spent_is"] = "how much the account's spent rose; the guarantee is the account's, not the run's"
-        elif self.epsilon and self.notice is None:
-            facts["spent_is"] = (
-                "of this run alone, which nothing remembers: whatever else is released about the same data, this run repeated included, "
-                "adds to it; --account keeps count"
-            )
-        return facts if self.notice is None else facts | {"notice": self.notice}
-
-    def _basic_sum(self, answered: int) -> dict[str, float | None]:
-        from privalign.accounting.costs import total
-
-        return {
-            name: total(itertools.repeat(cost, answered)) if self.notice is None else None
-            for name, cost in (("epsilon", self.epsilon), ("delta", self.delta))
-        }
 
 
 def _progress() -> Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from privalign import __version__
 from privalign.aligner import Aligner
 from privalign.errors import PrivalignError
 from privalign.gateway import causes, openapi
@@ -65,7 +65,7 @@ def create_app(aligners: Sequence[Aligner], ledger: Ledger, secret: bytes, setti
 
     app = Gateway(
         title="privalign",
-        version=__version__,
+        version=version("privalign"),
         description="Privately aligned answers behind the OpenAI API.",
         lifespan=lifespan,
         docs_url=None,  # the pages that FastAPI has for this load scripts from elsewhere

@@ -31,8 +31,7 @@ class Readiness:
         for model in self._models:
             for part, served in ((Part.POLICY, model.policy), (Part.REWARD, model.reward)):
                 users = [each for each in self._models if served in (each.policy, each.reward)]
-                ask = model.policy.probe if part is Part.POLICY else model.reward.probe
-                self._probes.setdefault(id(served), _Probe(part, ask, FRESH, users))
+                self._probes.setdefault(id(served), _Probe(part, served.probe, FRESH, users))
         self._asking = asyncio.Lock()
 
     async def document(self) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from privalign import __version__
 from privalign.errors import InvalidInput
 from privalign.gateway import logs
 from privalign.gateway.app import Gateway
@@ -120,7 +120,7 @@ async def serve(app: Gateway, listening: socket.socket, settings: GatewaySetting
     url = address_of(listening)
 
     def started() -> None:
-        logs.emit("start", url=url, version=__version__, models=list(app.models))
+        logs.emit("start", url=url, version=version("privalign"), models=list(app.models))
         ready()
 
     server = _Server(config, started)

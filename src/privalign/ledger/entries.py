@@ -9,10 +9,11 @@ from enum import StrEnum
 
 from privalign.accounting.rules import Debit, Rule
 from privalign.events import Event
-from privalign.intervals import less, shown, total
+from privalign.intervals import less, total
 from privalign.ledger.place import Place
 from privalign.ledger.terms import Terms
 from privalign.sensitivity import Relation
+from privalign.statements import of_raise, of_rule, of_sharing
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -99,27 +100,12 @@ class Account:
     @property
     def guarantee(self) -> str:
         """The guarantee in words, with what a raised budget does to it, and other accounts over the same data set."""
-        return " ".join([self.rule.guarantee(), *self._raised(), *self._shared()])
-
-    def _raised(self) -> list[str]:
-        if not self.raises:
-            return []
-        first = self.raises[0]
-        return [
-            f"ε was raised from {first.before:g} on {first.time:%Y-%m-%d} after answers may have been seen: "
-            "this holds if the highest ε was fixed in advance, or if no raise depended on a released answer, "
-            "for which there is only the operator's word."
-        ]
-
-    def _shared(self) -> list[str]:
-        if not self.also:
-            return []
-        epsilon, delta = self.together
-        others = ", ".join(each.account for each in self.also)
-        return [
-            f"Data set {self.dataset} is protected by {others} too: everything that these accounts release together is "
-            f"({shown(epsilon)}, {shown(delta)})-indistinguishable, the sums of their ε and δ."
-        ]
+        sentences = [of_rule(self.rule)]
+        if self.raises:
+            sentences.append(of_raise(self.raises[0].before, self.raises[0].time))
+        if self.also:
+            sentences.append(of_sharing(self.dataset, [each.account for each in self.also], *self.together))
+        return " ".join(sentences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from privalign import __version__
 from privalign.errors import InvalidFile
 
 NOTICE: Final = "not a private release: computed from rewards that are treated as public"
@@ -53,7 +52,7 @@ def titled(study: Study, provenance: Mapping[str, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Of the package and of what its numbers rest on, for a study's settings."""
-    return {"privalign": __version__, **{name: version(name) for name in ("numpy", "numba", "scipy")}}
+    return {name: version(name) for name in ("privalign", "numpy", "numba", "scipy")}
 
 
 def read_study(path: Path) -> Study:

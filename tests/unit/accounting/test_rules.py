@@ -33,6 +33,7 @@ from privalign.errors import InvalidInput
 from privalign.events import FALLBACK, Composed, Event, Free, GaussianMax, GumbelMax, NonPrivate, RejectionRounds
 from privalign.mechanisms.privitp import PrivITP
 from privalign.sensitivity import RewardRange, Sensitivity
+from privalign.statements import of_rule
 
 S = Sensitivity(0.1, RewardRange(0.0, 1.0))
 ITP = PrivITP(n=8, n2=8, beta=0.05, sigma_x=0.3, sigma_z=0.3, tail=3.0)
@@ -115,7 +116,7 @@ def test_spent_starts_at_zero_and_a_full_account_keeps_its_promise(rule: Rule) -
     assert epsilon <= EPSILON * (1 + 1e-15)
     assert delta <= DELTA * (1 + 1e-15)
     assert epsilon >= EPSILON * (1 - 1e-9)
-    assert f"{EPSILON:g}" in rule.guarantee()
+    assert f"{EPSILON:g}" in of_rule(rule)
 
 
 @every

@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from privalign.accounting.rules import SPENT
 from privalign.aligner import ServedModel
 from privalign.errors import CheckFailed
 from privalign.gateway import causes
@@ -27,6 +26,7 @@ from privalign.gateway.dashboard.pages import HEADERS, LIVE_HEADER, PREFIX, STAT
 from privalign.gateway.dashboard.sessions import Network, Session, Sessions, Tries, same_origin, visitor
 from privalign.gateway.facts import facts_of
 from privalign.ledger import Entry, KeyRefused, Ledger, LedgerBehind, LedgerFailed, Role, UnknownAccount
+from privalign.statements import SPENT, assumptions, promise
 
 _READ = ["GET", "HEAD"]
 _EVERY = [*_READ, "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -306,8 +306,8 @@ def _details(followed: Followed, horizon: Horizon, now: datetime) -> dict[str, A
         drawn = chart.draw(figures.curve(followed, horizon, now), account.rule.epsilon, horizon, summary["pace"].ends)
     return {
         **summary,
-        "promise": guarantee.promise(account),
-        "assumptions": guarantee.assumptions(account),
+        "promise": promise(account.rule, account.relation, account.records_per_person),
+        "assumptions": assumptions(account.relation, account.records_per_person),
         "spent_is": SPENT,
         "horizon": horizon,
         "chart": drawn,

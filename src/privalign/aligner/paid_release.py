@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privalign.cli.payment import Payment
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.aligner.payment import Payment
+from privalign.errors import InvalidFile, InvalidInput, setting
 from privalign.events import release_event
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import Head, HeadSettings, check_place
@@ -50,12 +50,14 @@ class PaidRelease:
         account = self.ledger.account(self.account)
         if account.relation is not self.settings.relation or account.records_per_person > self.settings.records_per_person:
             raise InvalidInput(
-                "--account",
+                setting("account"),
                 f"{self.account} protects {account.records_per_person} records a person under {account.relation.value}; "
                 "fit the head for these",
             )
         if account.dataset != self.settings.dataset:
-            raise InvalidInput("--account", f"{self.account} protects data set {account.dataset}, not {self.settings.dataset}; name that")
+            raise InvalidInput(
+                setting("account"), f"{self.account} protects data set {account.dataset}, not {self.settings.dataset}; name that"
+            )
 
     @property
     def scale(self) -> float:

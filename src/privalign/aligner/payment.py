@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
+from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput, setting
 from privalign.events import Event
 from privalign.ledger import IdempotencyKey, Ledger, Reservation
 
@@ -75,7 +75,9 @@ class Payment:
             _remove(draft)
             content = _read(self.place)
             if content is None or not self._pay(content):
-                raise InvalidInput("--out", f"{self.out} was paid and written before and is no longer there; give another name to pay anew")
+                raise InvalidInput(
+                    setting("out"), f"{self.out} was paid and written before and is no longer there; give another name to pay anew"
+                )
         yield content
         _remove(draft)
 
@@ -108,7 +110,7 @@ def _keep(draft: Path, content: bytes) -> bytes:
             os.close(folder)
         return draft.read_bytes()
     except OSError as error:
-        raise InvalidInput("--out", f"{draft.parent} cannot be written to ({error.strerror}); give another place") from None
+        raise InvalidInput(setting("out"), f"{draft.parent} cannot be written to ({error.strerror}); give another place") from None
     finally:
         _remove(fresh)
 
@@ -119,7 +121,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InvalidInput("--out", f"{path} cannot be read ({error.strerror}); correct its permissions") from None
+        raise InvalidInput(setting("out"), f"{path} cannot be read ({error.strerror}); correct its permissions") from None
 
 
 def _remove(path: Path) -> None:

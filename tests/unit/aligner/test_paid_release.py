@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privalign.accounting.rules import Basic
-from privalign.cli.paid import PaidRelease
+from privalign.aligner.paid_release import PaidRelease
 from privalign.errors import InvalidInput
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import HeadSettings

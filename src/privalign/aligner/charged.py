@@ -8,23 +8,20 @@ import hmac
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privalign.aligner import Aligner, Performance, ServedModel
+from privalign.aligner.file_scores import Scores
+from privalign.aligner.selection import Selector
 from privalign.candidates.pools import RecordedTexts
-from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
+from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput, setting
 from privalign.ledger import IdempotencyKey, Ledger
 from privalign.mechanisms.protocol import event_of
-from privalign.policies.recorded import DrawOrder, RecordedPolicy
+from privalign.policies.recorded import RecordedPolicy
 from privalign.rewards.provenance import digest_of
 from privalign.secret import installation_key
+from privalign.statements import SPENT_ROSE
 from privalign.types import Release, Request
-
-if TYPE_CHECKING:
-    from privalign.cli.scores import Scores
-    from privalign.mechanisms.protocol import Mechanism
-    from privalign.randomness import Randomness
-    from privalign.sensitivity import Sensitivity
 
 LEASE = 15.0  # seconds; a rerun after a crash waits so long for the one prompt that was being answered
 
@@ -38,33 +35,29 @@ class ChargedRun:
 
     Args:
         scores: of the candidates; asked for only once the account has been debited.
-        settings: every public setting that changes what is released, as a JSON-able mapping.
+        again: another number selects, and pays, anew instead of replaying.
 
     Raises:
         InvalidInput: no such account, or the mechanism has no guarantee that an account could pay for.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        account: str,
-        file: Path,
-        scores: Scores,
-        mechanism: Mechanism,
-        sensitivity: Sensitivity,
-        noise: Randomness,
-        order: DrawOrder,
-        delta: float,
-        settings: dict[str, Any],
-    ) -> None:
+    def __init__(self, ledger: Ledger, account: str, file: Path, scores: Scores, selector: Selector, again: int = 0) -> None:
         self.account = account
-        self._ledger, self._scores = ledger, scores
-        self._mechanism, self._sensitivity, self._noise = mechanism, sensitivity, noise
-        self._order, self._delta = order, delta
+        self._ledger, self._scores, self._selector = ledger, scores, selector
         found = ledger.account(account)
-        found.rule.charge(event_of(mechanism, sensitivity))  # refuses what no account can pay for
+        found.rule.charge(event_of(selector.mechanism, selector.sensitivity))  # refuses what no account can pay for
         self._before = found.spent
-        self.neighbours = {"relation": found.relation.value, "records_per_person": found.records_per_person}  # that it promises about
+        self._neighbours = {"relation": found.relation.value, "records_per_person": found.records_per_person}  # that it promises about
+        settings = {
+            "mechanism": selector.mechanism.name,
+            **selector.settings,
+            **selector.sensitivity.stated(),
+            "delta": selector.settings_delta,
+            "draw": selector.order.value,
+            **scores.identity,
+            "account": account,
+            "again": again,
+        }
         body = json.dumps(settings, sort_keys=True, default=str).encode()
         self._key = hmac.digest(installation_key(), hashlib.sha256(digest_of(file) + body).digest(), "sha256")
         self._line = 0
@@ -75,24 +68,41 @@ class ChargedRun:
         """Ends the event loop."""
         self._runner.close()
 
-    def release(self, pool: RecordedTexts) -> tuple[Release, int] | None:
+    def release(self, pool: RecordedTexts) -> dict[str, Any]:
+        """The next line of the answers' file, as `Selector.release`; refused once the budget is exhausted."""
+        outcome = self._release(pool)
+        if outcome is None:
+            return {"prompt": pool.prompt, "refused": True}
+        release, index = outcome
+        privacy = {"mechanism": release.mechanism, "epsilon": release.epsilon, "delta": release.delta, "account": self.account}
+        privacy |= self._selector.sensitivity.released
+        return {"prompt": pool.prompt, "text": release.text, "index": index, "fallback": release.fallback, "privacy": privacy}
+
+    def summary(self, prompts: int, answered: int) -> dict[str, Any]:
+        """The document of the run; from public settings, the number of prompts and what the account paid only."""
+        facts = self._selector.facts(prompts, answered, self._spent()) | {"account": self.account}
+        facts |= {name: value for name, value in self._neighbours.items() if facts[name] is None}
+        return facts | {"spent_is": SPENT_ROSE}
+
+    def _release(self, pool: RecordedTexts) -> tuple[Release, int] | None:
         """The release for the next line and its position in the file's responses; None once the budget is exhausted."""
+        selector = self._selector
         self._line += 1
         if self.exhausted is not None:
             return None
         name = hmac.new(self._key, str(self._line).encode(), hashlib.sha256).digest()
-        positions = self._order.positions(len(pool.texts), self._mechanism.pool_size, random.Random(name))
+        positions = selector.order.positions(len(pool.texts), selector.mechanism.pool_size, random.Random(name))
         model = ServedModel(
             name="select",
             policy=RecordedPolicy("recorded", [pool.texts[position] for position in positions]),
-            reward=self._scores.reward(pool, positions, self._sensitivity),
-            mechanism=self._mechanism,
+            reward=self._scores.reward(pool, positions, selector.sensitivity),
+            mechanism=selector.mechanism,
             account=self.account,
-            delta=self._delta,
+            delta=selector.settings_delta,
             performance=Performance(padding=0.0, lease=LEASE),
         )
         key = IdempotencyKey("select", name.hex(), name.hex())
-        aligner = Aligner(self._ledger, model, self._noise)
+        aligner = Aligner(self._ledger, model, selector.noise)
         try:
             (release,) = self._runner.run(aligner.answer(Request.of_prompt(pool.prompt), idempotency=key))
         except BudgetExhausted as refusal:
@@ -100,11 +110,12 @@ class ChargedRun:
             return None
         except IdempotencyConflict:
             raise InvalidInput(
-                "--again", "these answers were paid and are no longer kept by the ledger; give another number to select anew, and pay anew"
+                setting("again"),
+                "these answers were paid and are no longer kept by the ledger; give another number to select anew, and pay anew",
             ) from None
         return release, positions[release.index]
 
-    def spent(self) -> dict[str, float]:
+    def _spent(self) -> dict[str, float]:
         """What the account's (ε, δ) rose by since this run began, queries of others included."""
         epsilon, delta = self._ledger.account(self.account).spent
         return {"epsilon": max(0.0, epsilon - self._before[0]), "delta": max(0.0, delta - self._before[1])}
