@@ -14,6 +14,7 @@ from scipy.stats import chi2, norm
 from privalign.acceptance import acceptance_ratios, kappas, log_accept, threshold_grid
 from privalign.evaluation import expectations, kernels
 from privalign.evaluation.expectations import sequential_law, threshold_law
+from privalign.evaluation.kernels import noisy_max, rejection, streams
 from privalign.evaluation.outcomes import _smoothing, _to_sums, nodes_needed
 from privalign.mechanisms.bon import BoN
 from privalign.mechanisms.itp import ITP
@@ -84,7 +85,7 @@ def test_noisy_best_of_n_is_exact_with_replacement(n: int, scale: float) -> None
 
 @pytest.mark.parametrize("gumbel", [True, False])
 def test_the_series_of_the_noise_are_its_density_and_survival_function(gumbel: bool) -> None:
-    step, below, series = (0.375, 4.0, kernels._GUMBEL_SERIES) if gumbel else (0.1, 8.5, kernels._NORMAL_SERIES)
+    step, below, series = (0.375, 4.0, noisy_max._GUMBEL_SERIES) if gumbel else (0.1, 8.5, noisy_max._NORMAL_SERIES)
     places = np.linspace(0, 1, 101)
     x = (np.arange(series.shape[2]) - math.ceil(below / step) - places[:, None]) * step
     exact = (np.exp(-x - np.exp(-x)), -np.expm1(-np.exp(-x))) if gumbel else (norm.pdf(x), norm.sf(x))
@@ -97,7 +98,7 @@ def test_the_series_of_the_noise_are_its_density_and_survival_function(gumbel: b
 def test_moments_are_sums_of_chebyshev_polynomials(size: int) -> None:
     rng = np.random.default_rng(size)
     x, worth, moments = rng.uniform(-1, 1, size), rng.random((size, 4)), np.full((30, 5), np.nan)
-    kernels._moments(x, worth, moments)
+    noisy_max.moments_of(x, worth, moments)
     polynomials = np.polynomial.chebyshev.chebvander(x, 29)
     assert moments == pytest.approx(np.concatenate([polynomials.T @ worth, polynomials.sum(axis=0)[:, None]], axis=1), abs=1e-13)
 
@@ -112,9 +113,9 @@ def test_acceptance_from_moments_is_the_sum_over_candidates(sigma_z: float, edge
     points, ceiling = np.linspace(-0.05, 0.95, 50), 1 + 4 * sigma_z
     to_sums = _to_sums((*points, ceiling), sigma_z, 1.0, 10_000)
     moments, direct = np.empty((to_sums.shape[1], 5)), np.empty((51, 5))
-    kernels._moments(2 * q - 1, worth, moments)
+    noisy_max.moments_of(2 * q - 1, worth, moments)
     for row, x in zip(direct, (*points, ceiling), strict=True):
-        kernels._ramp_sums(q, worth, x, sigma_z, row)
+        rejection._ramp_sums(q, worth, x, sigma_z, row)
     unit = (sigma_z / (ceiling - points))[:, None]
     accept, exact = (unit * (sums[:-1] - sums[-1]) for sums in (to_sums @ moments / 300, direct))
     assert accept == pytest.approx(exact, abs=1e-12)
@@ -228,7 +229,7 @@ def test_the_acceptance_probability_is_that_of_the_mechanism() -> None:
     for sigma_z in (1e-3, 0.2, 10.0):
         grid, ceiling = threshold_grid(0.05, 1.0), 1 + 4 * sigma_z
         for q in (0.0, 0.37, 1.0):
-            mass = np.array([kernels._ramp((q - x) / sigma_z) for x in grid]) - kernels._ramp((q - ceiling) / sigma_z)
+            mass = np.array([rejection.ramp_at((q - x) / sigma_z) for x in grid]) - rejection.ramp_at((q - ceiling) / sigma_z)
             assert sigma_z / (ceiling - grid) * mass == pytest.approx(np.exp(log_accept(q, grid, 1.0, sigma_z, 4.0)), abs=1e-13)
 
 
@@ -258,8 +259,8 @@ def test_noisy_best_of_n_without_replacement(n: int) -> None:
 
 def test_the_hazard_of_the_normal_law() -> None:
     for z in np.linspace(-8.7, 8.99, 5001):
-        assert kernels._hazard(z) == pytest.approx(math.exp(norm.logpdf(z) - norm.logcdf(z)), abs=1e-9)
-    assert kernels._hazard(9.0) == 0.0
+        assert noisy_max._hazard(z) == pytest.approx(math.exp(norm.logpdf(z) - norm.logcdf(z)), abs=1e-9)
+    assert noisy_max._hazard(9.0) == 0.0
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -344,7 +345,7 @@ def test_streams_of_prompts_and_replicates_differ_and_draws_are_nested() -> None
     assert len(states) == 2000
     long, short = np.empty(50, np.int64), np.empty(20, np.int64)
     for drawn in (long, short):
-        kernels._draw_without(kernels.stream(1, 2, 3), np.empty(60, np.int64), drawn)
+        streams.draw_without(kernels.stream(1, 2, 3), np.empty(60, np.int64), drawn)
     assert long[:20].tolist() == short.tolist()
     assert len(set(long.tolist())) == 50
 
