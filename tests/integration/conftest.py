@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import overriding
 
 from privalign import cli
 from privalign.secret import make_installation_key
@@ -30,7 +31,7 @@ def run(
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["privalign", *map(str, overriding(arguments, "--reward", "--also", "--run"))])
         with pytest.raises(SystemExit) as exit:
             cli.main()
         captured = capsys.readouterr()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import overriding
 
 from privalign import cli
 from privalign.accounting.rules import Fsrc
@@ -76,7 +77,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Runs `select` in this process."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["privalign", "select", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["privalign", "select", *map(str, overriding(arguments))])
         with pytest.raises(SystemExit) as exit:
             cli.main()
         captured = capsys.readouterr()

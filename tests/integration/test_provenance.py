@@ -220,7 +220,7 @@ def test_signatures_and_scores_are_for_this_user_alone_and_hold_no_digest(run: R
 
 def test_a_file_that_is_exchanged_while_it_is_read_shows_nothing(run: Run, heads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     file = scored(run, "head")
-    from privalign.cli import scores
+    from privalign.aligner import file_scores as scores
 
     inner = scores.RecordedScores.of
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from command_lines import overriding
 
 from privalign import cli
 from privalign.secret import make_installation_key
@@ -26,7 +27,7 @@ class Terminal:
         self._capsys = capsys
 
     def run(self, *arguments: object) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["privalign", *map(str, arguments)])
+        self._monkeypatch.setattr(sys, "argv", ["privalign", *map(str, overriding(arguments, "--reward", "--also", "--run"))])
         with pytest.raises(SystemExit) as exit:
             cli.main()
         captured = self._capsys.readouterr()

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_lines import overriding
 
 ray = pytest.importorskip("ray", reason="needs Ray; get it with: pip install 'privalign[ray]'")
 
@@ -46,7 +47,8 @@ def shards(folder: Path) -> dict[str, bytes]:
 def test_a_ray_started_for_a_stage_collects_the_same_is_stopped_and_says_nothing(
     terminal: Any, collecting: list[object], tmp_path: Path
 ) -> None:
-    arguments = [*map(str, collecting), "--shard", "4", "--engine", "ray", "--workers", "2", "--out", str(tmp_path / "ray"), "--json"]
+    more = ("--shard", 4, "--engine", "ray", "--workers", 2, "--out", tmp_path / "ray", "--json")
+    arguments = map(str, overriding([*collecting, *more]))
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         out, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (0, "")

@@ -38,5 +38,5 @@ def test_a_release_that_version_1_paid_has_the_same_name(ledger: Ledger) -> None
 
 
 def test_an_account_pays_for_its_own_data_set_only(ledger: Ledger) -> None:
-    with pytest.raises(InvalidInput, match="--account: prefs protects data set prefs, not other"):
+    with pytest.raises(InvalidInput, match="account: prefs protects data set prefs, not other"):
         paid(ledger, HeadSettings(HashedNgrams(bits=6), 10.0, Relation.FLIP, RewardRange(0.0, 1.0), 2, dataset="other"))
