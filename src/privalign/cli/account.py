@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger, remaining_delta
+from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger
 from privalign.cli.output import print_facts, print_json, print_table, replacing
 from privalign.cli.spelling import Group
 from privalign.errors import InvalidInput
@@ -240,8 +239,7 @@ def export(
             typer.echo(line)
         return
     count = 0
-    with replacing(out) as file:
-        os.fchmod(file.fileno(), 0o600)  # also in the place of one that others may read
+    with replacing(out, private=True) as file:
         for line in lines:
             file.write(line + "\n")
             count += 1
@@ -283,7 +281,9 @@ def _in_words(account: Account, entries: Iterable[Entry], after: int) -> Iterato
 def _show_account(account: Account, json: bool) -> None:
     facts = account_document(account)
     if not json:
-        facts["remaining"] |= {"delta": remaining_delta(account)}
+        from privalign.statements import delta_left
+
+        facts["remaining"] |= {"delta": delta_left(account.rule, account.spent[1], account.remaining[1])}
     _show(facts, json)
 
 

@@ -72,20 +72,21 @@ def calibrate(
 
 def priced(settings: Settings) -> dict[str, Any]:
     """The document of `epsilon`."""
+    from privalign import statements
     from privalign.accounting import costs
     from privalign.accounting.composition import compose
 
     mechanism = settings.build()
     release = settings.sensitivity.release
     if release is not None:
-        free = f"free: the head itself was {release.words}"
-        return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), "epsilon": 0.0, "slack": 0.0, "guarantee": free}
+        free = {"epsilon": 0.0, "slack": 0.0, "guarantee": f"free: {statements.of_release(release)}"}
+        return {"mechanism": settings.mechanism, **settings.sensitivity.stated(), **free}
     facts: dict[str, Any] = {"mechanism": settings.mechanism, **settings.sensitivity.stated()}
     event = mechanism.event(settings.sensitivity)
     if settings.mechanism == "base":
         facts |= {"epsilon": 0.0, "slack": 0.0}
     elif settings.mechanism not in NOISE_OPTIONS:
-        facts |= {"n": settings.n, "epsilon": None, "guarantee": "none: this rule is not private"}
+        facts |= {"n": settings.n, "epsilon": None, "guarantee": statements.NO_GUARANTEE}
     elif settings.mechanism == "privitp":
         event, part = _privitp(settings, mechanism)
         facts |= part
@@ -108,6 +109,7 @@ def priced(settings: Settings) -> dict[str, Any]:
 
 def calibrated(settings: Settings) -> dict[str, Any]:
     """The document of `calibrate`."""
+    from privalign import statements
     from privalign.accounting import costs
 
     for name in ("scale", "sigma_x", "sigma_z", "threshold", "halt", "orders", "queries", "total_delta"):
@@ -116,7 +118,7 @@ def calibrated(settings: Settings) -> dict[str, Any]:
     if settings.epsilon is None:
         raise InvalidInput("--epsilon", "missing; give the ε that one query may cost")
     if settings.sensitivity.release is not None:
-        raise InvalidInput("--certificate", f"nothing to calibrate: the head itself was {settings.sensitivity.release.words}")
+        raise InvalidInput("--certificate", f"nothing to calibrate: {statements.of_release(settings.sensitivity.release)}")
     settings.with_noise(settings.sensitivity.width)  # refuses what cannot be calibrated before any search
     scale = settings.calibrated(settings.epsilon)
     achieved = costs.epsilon(settings.with_noise(scale).event(settings.sensitivity), settings.delta)
