@@ -116,7 +116,7 @@ class ChargedRun:
         """The document of the run."""
         facts = self._selector.summary(prompts, answered, self._spent()) | {"account": self.account}
         facts |= {name: value for name, value in self._neighbours.items() if facts[name] is None}
-        return facts | {"spent_is": statements.SPENT_FROM_AN_ACCOUNT}
+        return facts | {"spent_is": statements.SPENT_ROSE}
 
     def _spent(self) -> dict[str, float | None]:
         """What the account's (ε, δ) rose by since this run began, queries of others included."""

@@ -151,7 +151,7 @@ class Uncharged:
             for name, cost in (("epsilon", self.selector.epsilon), ("delta", self.selector.delta))
         }
         facts = self.selector.summary(prompts, answered, spent)
-        return facts | {"spent_is": statements.SPENT_BY_A_RUN} if self.selector.epsilon and private else facts
+        return facts | {"spent_is": statements.SPENT_OF_RUN} if self.selector.epsilon and private else facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from privalign import statements
 from privalign.accounting import costs
+from privalign.accounting.rules import Debit
 from privalign.aligner.clock import Clock, Deadline
 from privalign.deployment.deployment import Deployment, ModelSpec, load
 from privalign.deployment.doubts import doubts
@@ -56,10 +57,17 @@ class ModelFacts:
         event = event_of(spec.mechanism, reward.sensitivity)
         deployment.check_paid(spec, account)
         epsilon, cost = costs.epsilon(event, spec.delta), terms.rule.charge(event)
-        limit, debited = (terms.rule.limit, statements.NOTHING) if account is None else (account.limit, account.debited)
-        answers = statements.answers_that_fit(cost, limit)
-        promise = statements.of_rule(terms.rule) if account is None else account.guarantee
-        payer = statements.Payer(terms.name, terms.relation, terms.records_per_person, promise)
+        limit, debited = (terms.rule.limit, Debit()) if account is None else (account.limit, account.debited)
+        answers = statements.fitting(limit, Debit(), cost)
+        guarantee = statements.of_model(
+            spec.mechanism.name,
+            epsilon,
+            reward.sensitivity,
+            reward.range_from,
+            f"{terms.name}, against {terms.relation.change(terms.records_per_person)}",
+            statements.of_rule(terms.rule) if account is None else account.guarantee,
+            statements.pays(answers),
+        )
         return cls(
             name=spec.name,
             policy=spec.policy,
@@ -68,11 +76,11 @@ class ModelFacts:
             mechanism=spec.mechanism.name,
             epsilon=epsilon,
             answers=answers,
-            left=statements.answers_that_fit(cost, limit, debited),
+            left=statements.fitting(limit, debited, cost),
             spent=None if account is None else account.spent[0],
             sensitivity=reward.sensitivity,
             range_from=reward.range_from,
-            guarantee=statements.of_model(spec.mechanism.name, epsilon, reward.sensitivity, reward.range_from, payer, answers),
+            guarantee=guarantee,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from privalign.candidates.pools import read_pools
 from privalign.deployment.deployment import load
 from privalign.deployment.storing import StoredRange, with_range
-from privalign.errors import InvalidFile, InvalidInput, setting
+from privalign.errors import InvalidFile, InvalidInput
 from privalign.files import replacement
 from privalign.rewards.provenance import signature_file, signed_columns
 from privalign.sensitivity import RewardRange

@@ -84,7 +84,7 @@ def terms(settings: Mapping[str, Any]) -> str:
             found.append(f"δ = {number(settings['delta'], 'delta')}")
     release = settings.get("release")
     if isinstance(release, Mapping) and isinstance(release.get("guarantee"), str):
-        found.append(statements.of_free_queries(release["guarantee"]))
+        found.append(statements.free_queries(release["guarantee"]))
     return "; ".join(found)
 
 
