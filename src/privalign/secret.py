@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from privalign.errors import InvalidFile
+from privalign.files import put_first
 
 KEY_BYTES = 32
 VARIABLE = "PRIVALIGN_SECRET_FILE"
@@ -80,15 +81,4 @@ def existing_key() -> bytes:
 
 def _make(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(fresh, path)  # fails where another process was first: its key is the key
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
+    put_first(path, secrets.token_hex(KEY_BYTES).encode())  # where another process was first, its key is the key

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from privalign.canonical import canonical
 from privalign.errors import InvalidFile, InvalidInput
 
 
@@ -287,11 +288,14 @@ class Certificate:
 
     def is_signed_by(self, key: bytes, weights: bytes = b"") -> bool:
         """Whether `mac` is the one that `key` gives for these fields and these weights."""
-        return self.mac is not None and hmac.compare_digest(self.mac, self._mac(key, weights))
+        try:
+            return self.mac is not None and hmac.compare_digest(self.mac, self._mac(key, weights))
+        except ValueError:  # a number that is not finite, which nothing signs
+            return False
 
     def _mac(self, key: bytes, weights: bytes) -> str:
         fields = {name: value for name, value in self.to_json().items() if name != "mac"}
-        body = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+        body = canonical(fields).encode()
         return hmac.new(key, hashlib.sha256(body).digest() + hashlib.sha256(weights).digest(), hashlib.sha256).hexdigest()
 
     @classmethod

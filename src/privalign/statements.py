@@ -1,18 +1,22 @@
-"""Every sentence about a guarantee, and how many answers fit: accounts, `config check`, dashboard and certificates take theirs here."""
+"""Every sentence about a guarantee, and how many answers fit: accounts, runs, `config check`, dashboard and certificates take theirs here.
+
+The words for neighbours and for a released head are those of `sensitivity`: they also go into files.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from flint import arb
 
 from privalign.accounting.rules import Basic, Debit, Fsrc, Renyi, Rule, TwoCounter
+from privalign.events import Event, Free
 from privalign.intervals import shown, upper
-from privalign.sensitivity import PERSON, Certificate, Relation, Sensitivity
+from privalign.sensitivity import PERSON, Certificate, HeadRelease, Relation, Sensitivity
 
 SPENT: Final = (  # a filter promises its whole budget; "spent at the moment when …" would be an odometer, which it is not
     "what was debited so far, and no guarantee of its own: who stops at a moment that the answers had a part in choosing is promised the "
@@ -23,12 +27,39 @@ SPENT_OF_RUN: Final = (
     "adds to it; --account keeps count"
 )
 SPENT_ROSE: Final = "how much the account's spent rose; the guarantee is the account's, not the run's"
-SEEDED: Final = "not a private release: whoever knows the seed can undo the noise"
+NO_GUARANTEE: Final = "none: this rule is not private"
 
 
-def unguarded(mechanism: str) -> str:
-    """Of a rule that has no guarantee."""
-    return f"not a private release: {mechanism} has no guarantee"
+# ---- runs and studies
+
+
+def not_private(mechanism: str, event: Event, epsilon: float, *, seeded: bool) -> str | None:
+    """Why a selection is no private release; None where it is one.
+
+    Args:
+        event, epsilon: of one query. seeded: whether its noise can be had again.
+    """
+    if math.isinf(epsilon):
+        return f"not a private release: {mechanism} has no guarantee"
+    if seeded and not isinstance(event, Free):
+        return "not a private release: whoever knows the seed can undo the noise"
+    return None
+
+
+def basis(settings: Mapping[str, Any]) -> str:
+    """What the ε of a study hold for, rounded up; empty where it has none."""
+    if "sensitivity" not in settings:
+        return ""
+    if "release" in settings:
+        return free_queries(settings["release"]["guarantee"])
+    one = "delta" in settings and "total_delta" not in settings  # else each row says its own
+    delta = f" and δ = {shown(settings['delta'], 4)}" if one else ""
+    return f"ε for Δ = {shown(settings['sensitivity'], 4)} ({settings['sensitivity_source']}){delta}, rounded up"
+
+
+def free_queries(words: str) -> str:
+    """What a study of a released head says, from the words in its file."""
+    return f"no query costs anything: the head itself was {words}"
 
 
 # ---- accounts
@@ -103,6 +134,13 @@ def assumptions(relation: Relation, records_per_person: int) -> tuple[str, ...]:
     )
 
 
+def delta_left(rule: Rule, spent: float, left: float) -> str:
+    """What is left of δ, in words where none is and yet nothing is exhausted: these rules spend δ once, by their conversion."""
+    if left == 0.0 and isinstance(rule, Renyi | TwoCounter) and spent > 0.0:
+        return f"0.0: rule {rule.name} spends its δ once, with the first answer; ε is what runs out"
+    return repr(left)
+
+
 # ---- how many answers fit
 
 
@@ -126,12 +164,17 @@ def room(answers: int | None) -> str:
 # ---- sensitivities and certificates
 
 
+def of_release(release: HeadRelease) -> str:
+    """Why whatever uses a released head is free."""
+    return f"the head itself was {release.words}"
+
+
 def rests_on(sensitivity: Sensitivity) -> str:
     """Where a sensitivity comes from, and what it is."""
     low, high = sensitivity.range.low, sensitivity.range.high
     scores = f"scores are clipped to the public range [{low:g}, {high:g}]"
     if sensitivity.release is not None:
-        return f"free: the head itself was {sensitivity.release.words}; {scores}"
+        return f"free: {of_release(sensitivity.release)}; {scores}"
     if sensitivity.source == "range":
         return f"assumption-free: Δ = {sensitivity.delta:g} is the whole range; {scores}"
     if sensitivity.source == "declared":
@@ -162,7 +205,7 @@ def of_model(mechanism: str, epsilon: float, sensitivity: Sensitivity, range_fro
     low, high = sensitivity.range.low, sensitivity.range.high
     given = f"range {low!r},{high!r} {_RANGES[range_from]}"
     if sensitivity.release is not None:
-        return f"{mechanism}, {given}; the head itself was {sensitivity.release.words}, of whose sum it is part. {paid} {PERSON}"
+        return f"{mechanism}, {given}; {of_release(sensitivity.release)}, of whose sum it is part. {paid} {PERSON}"
     source = _SOURCES.get(sensitivity.source, f"certified, data set {sensitivity.dataset or 'not stated'}")
     return (
         f"{mechanism}, ε ≤ {shown(epsilon)} an answer, Δ = {shown(sensitivity.delta)} ({source}), "

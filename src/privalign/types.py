@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from privalign.canonical import canonical
 from privalign.errors import InvalidInput
 
 MOST_TOKENS = 10**9  # that anything is believed to have taken
@@ -107,7 +108,7 @@ class Request:
     def canonical(self) -> bytes:
         """The request as canonical JSON: equal requests have equal bytes, different ones different bytes."""
         turns = [[turn.role, turn.to_openai()["content"], dict(turn.fields)] for turn in self.messages]
-        return _canonical({"messages": turns, "parameters": dict(self.parameters)}).encode(errors="surrogatepass")
+        return canonical({"messages": turns, "parameters": dict(self.parameters)}, "text").encode(errors="surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,9 @@ class Candidate:
         if not self.tool_calls:
             return self.text
         try:
-            calls = _canonical([_named_call(call, parse=True) for call in self.tool_calls])
+            calls = canonical([_named_call(call, parse=True) for call in self.tool_calls], "text")
         except (ValueError, RecursionError):  # what a model wrote may be anything: then arguments are scored as they stand
-            calls = _canonical([_named_call(call, parse=False) for call in self.tool_calls])
+            calls = canonical([_named_call(call, parse=False) for call in self.tool_calls], "text")
         return f"{self.text}\n{calls}" if self.text else calls
 
     def with_reasoning(self) -> Candidate:
@@ -171,10 +172,6 @@ def total_usage(candidates: Iterable[Candidate]) -> Usage | None:
     """The tokens of all candidates of a request, as far as they are reported; None: no back-end said anything."""
     reported = [candidate.usage for candidate in candidates if candidate.usage is not None]
     return sum(reported[1:], start=reported[0]) if reported else None
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _plain_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:

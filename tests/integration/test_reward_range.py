@@ -329,7 +329,7 @@ main()
         ("privalign.aligner.payment - _keep after", 1),  # drawn, not paid
         ("privalign.ledger Ledger reserve after", 1),  # debited, not settled
         ("privalign.ledger Ledger settle after", 1),  # paid, nothing written
-        ("privalign.aligner.paid_range - replacement before", 1),
+        ("privalign.aligner.paid_range - put before", 1),
         ("privalign.aligner.payment - _remove before", 1),  # drawn twice over: the same draw
     ],
 )

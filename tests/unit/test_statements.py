@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 import pytest
@@ -9,17 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privalign.accounting.rules import Basic, Debit, Fsrc, Renyi, Rule, TwoCounter
+from privalign.events import Free, GumbelMax, NonPrivate
 from privalign.sensitivity import PERSON, Certificate, HeadRelease, Relation, RewardRange, Sensitivity
 from privalign.statements import (
-    SEEDED,
+    NO_GUARANTEE,
     SPENT,
     SPENT_OF_RUN,
     SPENT_ROSE,
     assumptions,
+    basis,
+    delta_left,
     fitting,
+    free_queries,
+    not_private,
     of_certificate,
     of_model,
     of_raise,
+    of_release,
     of_rule,
     of_sharing,
     pays,
@@ -27,7 +34,6 @@ from privalign.statements import (
     protects,
     rests_on,
     room,
-    unguarded,
 )
 
 UNIT = RewardRange(0.0, 1.0)
@@ -150,8 +156,30 @@ def test_what_is_spent_and_what_is_not_private() -> None:
     assert SPENT.startswith("what was debited so far, and no guarantee of its own")
     assert "--account keeps count" in SPENT_OF_RUN
     assert SPENT_ROSE == "how much the account's spent rose; the guarantee is the account's, not the run's"
-    assert SEEDED == "not a private release: whoever knows the seed can undo the noise"
-    assert unguarded("bon") == "not a private release: bon has no guarantee"
+    event = GumbelMax(Sensitivity.of_range(UNIT), 1.0, 2)
+    assert not_private("privbon", event, 1.0, seeded=True) == "not a private release: whoever knows the seed can undo the noise"
+    assert not_private("privbon", event, 1.0, seeded=False) is None
+    assert not_private("base", Free(), 0.0, seeded=True) is None
+    for seeded in (True, False):
+        assert not_private("bon", NonPrivate(), math.inf, seeded=seeded) == "not a private release: bon has no guarantee"
+    assert NO_GUARANTEE == "none: this rule is not private"
+
+
+def test_what_is_left_of_delta() -> None:
+    for rule, spends in zip((rule for rule, _ in RULES), (False, False, True, True), strict=True):
+        once = f"0.0: rule {rule.name} spends its δ once, with the first answer; ε is what runs out"
+        assert delta_left(rule, 1e-6, 0.0) == (once if spends else "0.0")
+        assert (delta_left(rule, 0.0, 0.0), delta_left(rule, 1e-7, 9e-7)) == ("0.0", "9e-07")
+
+
+def test_what_the_numbers_of_a_study_hold_for() -> None:
+    stated = {"sensitivity": 0.12344, "sensitivity_source": "declared"}
+    assert basis({}) == ""
+    assert basis(stated) == "ε for Δ = 0.1235 (declared), rounded up"
+    assert basis(stated | {"delta": 1e-6}) == "ε for Δ = 0.1235 (declared) and δ = 1e-6, rounded up"
+    assert basis(stated | {"delta": 1e-6, "total_delta": 1e-5}) == "ε for Δ = 0.1235 (declared), rounded up"
+    free = f"no query costs anything: {of_release(RELEASE)}"
+    assert basis(stated | {"release": RELEASE.stated()}) == free_queries(RELEASED) == free
 
 
 UNITS = st.integers(0, 10**20)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from privalign.candidates.pools import Pool, RecordedTexts, read_pools, read_texts
-from privalign.errors import InvalidFile, InvalidInput, setting
+from privalign.errors import InvalidFile, InvalidInput
 from privalign.rewards.certified_head import CertifiedHeadReward
 from privalign.rewards.head import HeadReward
 from privalign.rewards.protocol import Reward
@@ -56,7 +56,7 @@ class RecordedScores:
         except InvalidFile:
             raise
         except InvalidInput as error:
-            raise InvalidInput(setting("certificate"), error.message) from None
+            raise InvalidInput("certificate", error.message) from None
 
     def pools(self, at_least: int) -> Generator[RecordedTexts, None, None]:
         yield from read_pools(self.file, self.column, at_least)

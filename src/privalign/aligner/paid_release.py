@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.aligner.payment import Payment
-from privalign.errors import InvalidFile, InvalidInput, setting
+from privalign.canonical import canonical
+from privalign.errors import InvalidFile, InvalidInput
 from privalign.events import release_event
 from privalign.ledger import Ledger
 from privalign.preferences.bradley_terry import Head, HeadSettings, check_place
@@ -50,14 +50,12 @@ class PaidRelease:
         account = self.ledger.account(self.account)
         if account.relation is not self.settings.relation or account.records_per_person > self.settings.records_per_person:
             raise InvalidInput(
-                setting("account"),
+                "account",
                 f"{self.account} protects {account.records_per_person} records a person under {account.relation.value}; "
                 "fit the head for these",
             )
         if account.dataset != self.settings.dataset:
-            raise InvalidInput(
-                setting("account"), f"{self.account} protects data set {account.dataset}, not {self.settings.dataset}; name that"
-            )
+            raise InvalidInput("account", f"{self.account} protects data set {account.dataset}, not {self.settings.dataset}; name that")
 
     @property
     def scale(self) -> float:
@@ -122,5 +120,5 @@ class PaidRelease:
         certificate = released_certificate(self.settings, self.scale, epsilon=self.epsilon, delta=self.delta, account=self.account)
         # as version 1 of the format writes it: what was paid then is found again, and the data set's name changes no weight
         public = {name: value for name, value in replace(certificate, version=1).to_json().items() if name != "versions"}
-        body = json.dumps([public, self.reading, str(self.out.resolve())], sort_keys=True).encode()
+        body = canonical([public, self.reading, str(self.out.resolve())], "spaced").encode()
         return hmac.digest(installation_key(), b"release" + data + hashlib.sha256(body).digest(), "sha256")

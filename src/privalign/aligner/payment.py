@@ -20,14 +20,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput, setting
+from privalign.errors import BudgetExhausted, IdempotencyConflict, InvalidInput
 from privalign.events import Event
+from privalign.files import put_first
 from privalign.ledger import IdempotencyKey, Ledger, Reservation
 
 LEASE = 30 * 86400.0  # nothing here gives a debit back, so that one left open by a crash is paid like a settled one
@@ -75,9 +74,7 @@ class Payment:
             _remove(draft)
             content = _read(self.place)
             if content is None or not self._pay(content):
-                raise InvalidInput(
-                    setting("out"), f"{self.out} was paid and written before and is no longer there; give another name to pay anew"
-                )
+                raise InvalidInput("out", f"{self.out} was paid and written before and is no longer there; give another name to pay anew")
         yield content
         _remove(draft)
 
@@ -95,24 +92,10 @@ class Payment:
 
 def _keep(draft: Path, content: bytes) -> bytes:
     """The content, durably in the draft; where another process was first, that one's."""
-    fresh = draft.with_name(f"{draft.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(fresh, draft)
-        folder = os.open(draft.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return draft.read_bytes()
+        return put_first(draft, content)
     except OSError as error:
-        raise InvalidInput(setting("out"), f"{draft.parent} cannot be written to ({error.strerror}); give another place") from None
-    finally:
-        _remove(fresh)
+        raise InvalidInput("out", f"{draft.parent} cannot be written to ({error.strerror}); give another place") from None
 
 
 def _read(path: Path) -> bytes | None:
@@ -121,7 +104,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InvalidInput(setting("out"), f"{path} cannot be read ({error.strerror}); correct its permissions") from None
+        raise InvalidInput("out", f"{path} cannot be read ({error.strerror}); correct its permissions") from None
 
 
 def _remove(path: Path) -> None:

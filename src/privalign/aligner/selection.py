@@ -1,27 +1,29 @@
-"""Private selection over a file of candidates: what is the same for all its prompts, one answer, and the summary of a run."""
+"""Private selection over a file of candidates: what is the same for all its prompts, one pass over the file, and the sum of it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from privalign import statements
 from privalign.accounting import costs
 from privalign.aligner.file_scores import Scores
 from privalign.candidates.pools import RecordedTexts
-from privalign.errors import InvalidInput, setting
-from privalign.events import Free
+from privalign.errors import BudgetExhausted, InvalidInput
 from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.protocol import Mechanism, event_of
 from privalign.policies.recorded import DrawOrder
 from privalign.randomness import Randomness, SecureRandomness, SeededRandomness
 from privalign.sensitivity import Sensitivity
 from privalign.settings import NOISE_OPTIONS, Settings
-from privalign.statements import SEEDED, SPENT_OF_RUN, unguarded
+
+Track = Callable[[Iterable[RecordedTexts], int | None, str], Iterable[RecordedTexts]]  # prompts, how many there are, what is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,13 @@ class Selector:
         try:
             order = DrawOrder(draw)
         except ValueError:
-            raise InvalidInput(setting("draw"), f"{draw!r} is not one of {', '.join(DrawOrder)}") from None
+            raise InvalidInput("draw", f"{draw!r} is not one of {', '.join(DrawOrder)}") from None
         noise = SecureRandomness() if seed is None else SeededRandomness(seed)
         mechanism = settings.build()
         event = event_of(mechanism, settings.sensitivity)
         epsilon = costs.epsilon(event, settings.delta)
         if math.isinf(epsilon) and mechanism.name in NOISE_OPTIONS:
-            raise InvalidInput(setting(NOISE_OPTIONS[mechanism.name][0]), "too small for any finite ε; give more noise")
-        notice = None
-        if not noise.private and not isinstance(event, Free):
-            notice = SEEDED
-        if math.isinf(epsilon):
-            notice = unguarded(mechanism.name)
+            raise InvalidInput(NOISE_OPTIONS[mechanism.name][0], "too small for any finite ε; give more noise")
         return cls(
             mechanism,
             settings.sensitivity,
@@ -73,7 +70,7 @@ class Selector:
             epsilon=epsilon,
             delta=settings.delta if costs.count_releases(event) else 0.0,
             settings_delta=settings.delta,
-            notice=notice,
+            notice=statements.not_private(mechanism.name, event, epsilon, seeded=not noise.private),
         )
 
     @property
@@ -83,7 +80,7 @@ class Selector:
 
     @property
     def privacy(self) -> dict[str, Any]:
-        """The facts that go with every answer."""
+        """The facts that go with every answer that no account pays for."""
         facts = {
             "mechanism": self.mechanism.name,
             "epsilon": self.epsilon,
@@ -93,48 +90,103 @@ class Selector:
         }
         return facts if self.notice is None else facts | {"epsilon": None, "private": False}
 
-    def release(self, pool: RecordedTexts, scores: Scores) -> dict[str, Any]:
-        """One query: the line of the answers' file."""
-        positions = self.order.positions(len(pool.texts), self.mechanism.pool_size, self.draws)
-        selection = select_from_pool(self.mechanism, self.sensitivity, self.noise, scores.of(pool, positions))
+    def summary(self, prompts: int, answered: int, spent: dict[str, float | None]) -> dict[str, Any]:
+        """The document of a run; from public settings, the number of prompts and what was paid only."""
+        facts = {
+            "prompts": prompts,
+            "answered": answered,
+            "refused": prompts - answered,
+            "spent": spent,
+            **self.privacy,
+            "private": self.notice is None,
+            **dataclasses.asdict(cast(Any, self.mechanism)),
+            "draw": self.order.value,
+            **self.sensitivity.stated(),
+        }
+        return facts if self.notice is None else facts | {"notice": self.notice}
+
+
+class Run(Protocol):
+    """Who answers for the prompts of one file, in their order."""
+
+    @property
+    def exhausted(self) -> BudgetExhausted | None:
+        """Why prompts are refused; None while none is."""
+
+    def answer(self, pool: RecordedTexts) -> dict[str, Any]:
+        """One query: the line of the answers' file, or that it was refused."""
+
+    def summary(self, prompts: int, answered: int) -> dict[str, Any]:
+        """The document of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncharged:
+    """A run that no account pays for, and that nothing remembers."""
+
+    selector: Selector
+    scores: Scores
+
+    @property
+    def exhausted(self) -> BudgetExhausted | None:
+        return None
+
+    def answer(self, pool: RecordedTexts) -> dict[str, Any]:
+        selector = self.selector
+        positions = selector.order.positions(len(pool.texts), selector.mechanism.pool_size, selector.draws)
+        selection = select_from_pool(selector.mechanism, selector.sensitivity, selector.noise, self.scores.of(pool, positions))
         index = positions[selection.index]
         return {
             "prompt": pool.prompt,
             "text": pool.texts[index],
             "index": index,
             "fallback": selection.fallback,
-            "privacy": self.privacy,
+            "privacy": selector.privacy,
         }
 
     def summary(self, prompts: int, answered: int) -> dict[str, Any]:
-        """The document of a run without an account; from public settings and the number of prompts only."""
-        facts = self.facts(prompts, answered, self._basic_sum(answered))
-        if self.epsilon and self.notice is None:
-            facts["spent_is"] = SPENT_OF_RUN
-        return facts if self.notice is None else facts | {"notice": self.notice}
-
-    def facts(self, prompts: int, answered: int, spent: Mapping[str, float | None]) -> dict[str, Any]:
-        """What every summary states."""
-        return {
-            "prompts": prompts,
-            "answered": answered,
-            "refused": prompts - answered,
-            "spent": spent,
-            **self.privacy,
-            "account": None,
-            "private": self.notice is None,
-            **self.settings,
-            "draw": self.order.value,
-            **self.sensitivity.stated(),
+        private = self.selector.notice is None
+        spent = {
+            name: costs.total(itertools.repeat(cost, answered)) if private else None
+            for name, cost in (("epsilon", self.selector.epsilon), ("delta", self.selector.delta))
         }
+        facts = self.selector.summary(prompts, answered, spent)
+        return facts | {"spent_is": statements.SPENT_OF_RUN} if self.selector.epsilon and private else facts
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Those of the mechanism."""
-        return dataclasses.asdict(cast(Any, self.mechanism))
 
-    def _basic_sum(self, answered: int) -> dict[str, float | None]:
-        return {
-            name: costs.total(itertools.repeat(cost, answered)) if self.notice is None else None
-            for name, cost in (("epsilon", self.epsilon), ("delta", self.delta))
-        }
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run over a file came to; `exhausted` says why some prompts were refused, None where none was."""
+
+    summary: dict[str, Any]
+    exhausted: BudgetExhausted | None
+
+
+def select_from_file(
+    selector: Selector,
+    scores: Scores,
+    run: Callable[[], contextlib.AbstractContextManager[Run]],
+    write: Callable[[dict[str, Any]], object],
+    track: Track = lambda pools, _count, _what: pools,
+) -> Outcome:
+    """One answer for every prompt of a file. All of it is read and checked before `run` is opened, and so before anything is paid.
+
+    Args:
+        run: opens what answers, once. write: is given every line of the answers, in the order of the file; none of them may be shown
+            before this has ended. track: goes through prompts and may tell how far it is.
+
+    Raises:
+        InvalidFile: the file cannot be read, or was exchanged meanwhile. InvalidInput: the certificate is not about these scores.
+    """
+    scores.check()
+    with contextlib.closing(scores.pools(selector.least_pool)) as pools:
+        checked = sum(1 for _ in track(pools, None, "checking"))
+    total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
+    with run() as opened, contextlib.closing(scores.pools(selector.least_pool)) as pools:
+        for pool in track(pools, checked, "selecting"):
+            answer = opened.answer(pool)
+            total += 1
+            answered += "refused" not in answer
+            write(answer)
+        scores.check()  # of a file that was exchanged meanwhile nothing is shown
+        return Outcome(opened.summary(total, answered), opened.exhausted)

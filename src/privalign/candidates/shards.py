@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import secrets
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency, setting
-from privalign.files import private
+from privalign.files import put
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +94,7 @@ class Shards:
 
     def write(self, number: int, content: bytes) -> None:
         """Puts a shard in its place, whole or not at all."""
-        _write(self.file(number), content)
+        put({self.file(number): content})
 
     def counts(self, *columns: str) -> tuple[int, dict[str, int]]:
         """Candidates, and how many of each column are null, from the shards' footers.
@@ -165,7 +164,7 @@ def working_on(
         if folder.missing():
             now = datetime.now(UTC).isoformat(timespec="seconds")
             manifest["sessions"] = [*manifest.get("sessions", []), {"started": now, **session, "versions": versions()}]
-            _write(path / MANIFEST, (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+            put({path / MANIFEST: (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()})
         yield folder
 
 
@@ -231,20 +230,6 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(item, f"{name}.{key}" if name else key)
     else:
         yield name, value
-
-
-def _write(target: Path, content: bytes) -> None:
-    fresh = target.parent / f".{target.name}.tmp"  # the lock keeps others from the same name
-    try:
-        fresh.unlink(missing_ok=True)  # one that a killed process left may have another mode
-        with open(fresh, "xb", opener=private) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
 
 
 @contextlib.contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger, remaining_delta
+from privalign.cli.ledgers import LedgerOfConfig, OwnLedger, account_document, ledger_url, open_ledger
 from privalign.cli.output import print_facts, print_json, print_table, replacing
 from privalign.cli.spelling import Group
 from privalign.errors import InvalidInput
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=Group, help="Privacy budgets: one account per protected preference data set.", no_args_is_help=False, rich_markup_mode=None
 )
+
+_SERVED = ("n", "n2", "range", "sensitivity", "certificate", "scale", "beta", "sigma_x", "sigma_z", "tail")  # settings of a mechanism
 
 Name = Annotated[str, typer.Argument(help="Name of the account.", metavar="NAME", show_default=False)]
 
@@ -84,23 +85,10 @@ def create(
     json: options.Json = False,
 ) -> None:
     """Makes an account. Its rule and budget never change; raising ε later needs a reason that is shown ever after."""
+    served = {name: value for name, value in locals().items() if name in _SERVED}
     from privalign.accounting.rules import make_rule
-    from privalign.errors import setting
     from privalign.sensitivity import Relation
-    from privalign.settings import NOISE_OPTIONS, parse
 
-    served = {
-        "n": n,
-        "n2": n2,
-        "range": range,
-        "sensitivity": sensitivity,
-        "certificate": certificate,
-        "scale": scale,
-        "beta": beta,
-        "sigma_x": sigma_x,
-        "sigma_z": sigma_z,
-        "tail": tail,
-    }
     if mechanism is None and any(value is not None for value in served.values()):
         raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
     if mechanism is not None and for_model is not None:
@@ -114,13 +102,7 @@ def create(
         neighbours = Relation(relation)
     except ValueError:
         raise InvalidInput("--relation", f"{relation!r} is not one of {', '.join(item.value for item in Relation)}") from None
-    event = None
-    if mechanism is not None:
-        settings = parse({"mechanism": mechanism, **served})
-        for noise in NOISE_OPTIONS.get(mechanism, ()):
-            if served[noise] is None:  # --epsilon, which calibrates elsewhere, is the account's here
-                raise InvalidInput(setting(noise), f"missing; give the noise of {mechanism}, of which the order is chosen")
-        event = settings.build().event(settings.sensitivity)
+    event = None if mechanism is None else _event_of_mechanism(mechanism, served)
     if for_model is not None and config is not None:
         event = _event_of_model(config, for_model)
     made = make_rule(rule, epsilon, delta, order=order, rho=rho, delta_per_query=delta_per_query, event=event)
@@ -240,13 +222,24 @@ def export(
             typer.echo(line)
         return
     count = 0
-    with replacing(out) as file:
-        os.fchmod(file.fileno(), 0o600)  # also in the place of one that others may read
+    with replacing(out, private=True) as file:
         for line in lines:
             file.write(line + "\n")
             count += 1
     if json:
         print_json({"account": name, "file": str(out), "lines": count})
+
+
+def _event_of_mechanism(mechanism: str, served: Mapping[str, Any]) -> Event:
+    """What one query of a mechanism with these settings costs."""
+    from privalign.errors import setting
+    from privalign.settings import NOISE_OPTIONS, parse
+
+    settings = parse({"mechanism": mechanism, **served})
+    for noise in NOISE_OPTIONS.get(mechanism, ()):
+        if served[noise] is None:  # --epsilon, which calibrates elsewhere, is the account's here
+            raise InvalidInput(setting(noise), f"missing; give the noise of {mechanism}, of which the order is chosen")
+    return settings.build().event(settings.sensitivity)
 
 
 def _event_of_model(config: Path, name: str) -> Event:
@@ -283,7 +276,9 @@ def _in_words(account: Account, entries: Iterable[Entry], after: int) -> Iterato
 def _show_account(account: Account, json: bool) -> None:
     facts = account_document(account)
     if not json:
-        facts["remaining"] |= {"delta": remaining_delta(account)}
+        from privalign.statements import delta_left
+
+        facts["remaining"] |= {"delta": delta_left(account.rule, account.spent[1], account.remaining[1])}
     _show(facts, json)
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from privalign.cli import options
-from privalign.cli.ledgers import remaining_delta, warn_unanchored
+from privalign.cli.ledgers import warn_unanchored
 from privalign.cli.output import print_facts, print_json, printable, replacing
 from privalign.cli.spelling import Group
-from privalign.errors import CheckFailed, InvalidInput
-
-if TYPE_CHECKING:
-    from privalign.aligner.clock import Deadline
-    from privalign.deployment import Deployment
-    from privalign.deployment.check import Faults, Promise
-    from privalign.ledger import Account
+from privalign.errors import InvalidInput
 
 app = typer.Typer(cls=Group, help="The deployment file.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -112,67 +103,25 @@ def check(
 
     Writes nothing: accounts that the ledger lacks are named, and made when an answer is first asked for.
     """
-    from privalign.deployment.check import Faults, Promise, back_ends, deadline_of
-
-    faults = Faults(file)
-    deployment, accounts = _read(file, faults)
-    promises: list[Promise] = []
-    for spec in deployment.models.values():
-        with faults.gathered():
-            promises.append(Promise.of(deployment, spec, accounts[spec.account]))
-            if promises[-1].refused:
-                raise CheckFailed(f"{file}: [models.{spec.name}] account: {promises[-1].remedy}")
-    deadlines: list[Deadline | None] = [None] * len(promises)
-    if probe:
-        for back_end in back_ends(deployment):
-            with faults.gathered():
-                asyncio.run(back_end)
-        faults.refuse()
-        deadlines = [deadline_of(deployment, spec) for spec in deployment.models.values()]
-    faults.refuse()
-    _show_check(deployment, accounts, list(zip(promises, deadlines, strict=True)), json)
-
-
-def _read(file: Path, faults: Faults) -> tuple[Deployment, dict[str, Account | None]]:
-    """The file, and its accounts as the ledger has them."""
-    from privalign.deployment import load
-
-    with faults.gathered():
-        deployment = load(file)
-        if not deployment.models:
-            raise CheckFailed(f"{file}: no [models.*] table, so there is nothing to ask for; add one")
-        accounts = deployment.accounts_found()
-    faults.refuse()
-    return deployment, accounts
-
-
-def _show_check(
-    deployment: Deployment, accounts: Mapping[str, Account | None], found: Sequence[tuple[Promise, Deadline | None]], json: bool
-) -> None:
-    from privalign.deployment.doubts import doubts
+    from privalign.deployment.check import check_deployment
     from privalign.intervals import shown
 
-    missing = [name for name, account in accounts.items() if account is None]
-    warnings = doubts(deployment)
-    probed = all(deadline is not None for _, deadline in found)
+    checked = check_deployment(file, probe=probe)
     if json:
-        listed = [promise.to_json() | {"deadline": None if deadline is None else asdict(deadline)} for promise, deadline in found]
-        facts = {"file": str(deployment.file), "ledger": deployment.ledger_url, "probed": probed, "models": listed}
-        print_json({**facts, "accounts_to_create": missing, "warnings": warnings})
+        print_json(checked.to_json())
         return
-    for promise, deadline in found:
-        name, account = promise.spec.name, accounts[promise.spec.account]
-        typer.echo(f"{name}: {promise.guarantee}")
-        if account is not None and promise.left is not None:
-            typer.echo(f"{name}: at least {promise.left:,} answers are left, as ε = {shown(account.spent[0])} is spent already")
-        if deadline is not None:
-            typer.echo(f"{name}: selection leaves at {deadline}, whatever the scores")
-    for warning in warnings:
+    for model in checked.models:
+        typer.echo(f"{model.name}: {model.guarantee}")
+        if model.spent is not None and model.left is not None:
+            typer.echo(f"{model.name}: at least {model.left:,} answers are left, as ε = {shown(model.spent)} is spent already")
+        if probe:
+            typer.echo(f"{model.name}: selection leaves at {model.deadline}, whatever the scores")
+    for warning in checked.warnings:
         typer.echo(f"warning: {warning}")
+    missing, models = checked.accounts_to_create, len(checked.models)
     if missing:
         typer.echo(f"first use will create in the ledger: account{'s' if len(missing) != 1 else ''} {', '.join(missing)}")
-    answered = "answered" if probed else "not probed"
-    typer.echo(f"{deployment.file}: {len(found)} model{'s' if len(found) != 1 else ''}, all back-ends {answered}")
+    typer.echo(f"{file}: {models} model{'s' if models != 1 else ''}, all back-ends {'answered' if probe else 'not probed'}")
 
 
 def ask(
@@ -186,30 +135,16 @@ def ask(
 ) -> None:
     """One private answer, its price, and what remains of the budget."""
     from privalign.deployment import load
+    from privalign.deployment.asking import ask as asked
+    from privalign.statements import delta_left
 
-    deployment = load(config)
-    spec = deployment.model(model)
-    ledger = deployment.ledger()
-    release = deployment.serve(spec, ledger).ask(prompt)
-    account = ledger.account(spec.account)
-    warn_unanchored(ledger)
-    epsilon, delta = account.remaining
-    document: dict[str, Any] = {
-        "text": release.text,
-        "privacy": {
-            "mechanism": release.mechanism,
-            "epsilon": release.epsilon,
-            "delta": release.delta,
-            "account": spec.account,
-            "candidates": release.drawn,
-            **deployment.rewards[spec.reward].sensitivity.stated(),
-        },
-        "remaining": {"epsilon": epsilon, "delta": delta},
-    }
+    answer = asked(load(config), prompt, model)
+    account, document = answer.account, answer.to_json()
+    warn_unanchored(answer.ledger)
     if json:
         print_json(document)
         return
-    text = printable(release.text)
+    text = printable(answer.release.text)
     if stream:
         for word in text.split(" "):
             typer.echo(word + " ", nl=False)
@@ -217,4 +152,5 @@ def ask(
     else:
         typer.echo(text)
     typer.echo()
-    print_facts("privacy", {**document["privacy"], "remaining ε": epsilon, "remaining δ": remaining_delta(account)})
+    left = {"remaining ε": account.remaining[0], "remaining δ": delta_left(account.rule, account.spent[1], account.remaining[1])}
+    print_facts("privacy", {**document["privacy"], **left})

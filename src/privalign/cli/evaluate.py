@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from privalign.cli import options
-from privalign.cli.output import bars, basis, check_output, print_json, print_table, replacing, to_json, warn_of
+from privalign.cli.output import bars, check_output, print_json, print_table, replacing, to_json, warn_of
 from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, parse
 
@@ -178,9 +178,11 @@ def _print(study: Study) -> None:
     for reason in dict.fromkeys(row["reason"] for row in study.rows if row["reason"]):
         lacking = ", ".join(f"{row['mechanism']} {row['n']}" for row in study.rows if row["reason"] == reason)
         typer.echo(f"none for {lacking}: {reason}")
+    from privalign import statements
+
     prompts, candidates = (study.settings["skipped"][name] for name in ("prompts", "candidates"))
     counted = f"left out: {prompts} prompts with too few candidates, {candidates} candidates without a reward or a grade"
-    typer.echo("; ".join(filter(None, (study.title, counted, basis(study.settings), f"{study.seconds:.1f} s"))))
+    typer.echo("; ".join(filter(None, (study.title, counted, statements.basis(study.settings), f"{study.seconds:.1f} s"))))
 
 
 def _cells(row: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -60,14 +60,6 @@ def warn_unanchored(ledger: Ledger) -> None:
         typer.echo(f"privalign: warning: {ledger.unanchored}, so no anchor is kept: a ledger that goes back is not found out", err=True)
 
 
-def remaining_delta(account: Account) -> str:
-    """What is left of δ, in words where none is and yet nothing is exhausted: these rules spend δ once, by their conversion."""
-    left = account.remaining[1]
-    if left == 0.0 and account.rule.name in ("renyi", "two-counter") and account.spent[1] > 0.0:
-        return f"0.0: rule {account.rule.name} spends its δ once, with the first answer; ε is what runs out"
-    return repr(left)
-
-
 def account_document(account: Account) -> dict[str, Any]:
     """The JSON document of `account show`."""
     import dataclasses

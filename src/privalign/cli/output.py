@@ -67,19 +67,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-def basis(settings: Mapping[str, Any]) -> str:
-    """What the ε of a study hold for, for people, rounded up; empty where it has none."""
-    from privalign.intervals import shown as rounded_up
-
-    if "sensitivity" not in settings:
-        return ""
-    if "release" in settings:
-        return f"no query costs anything: the head itself was {settings['release']['guarantee']}"
-    one = "delta" in settings and "total_delta" not in settings  # else each row says its own
-    delta = f" and δ = {rounded_up(settings['delta'], 4)}" if one else ""
-    return f"ε for Δ = {rounded_up(settings['sensitivity'], 4)} ({settings['sensitivity_source']}){delta}, rounded up"
-
-
 def warn_of(settings: Mapping[str, Any], name: str = "--") -> None:
     """Says on stderr what a study warns of, in one line."""
     if "warning" in settings:
@@ -134,13 +121,14 @@ def longest_word(*texts: str) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -> Iterator[IO[str]]:
+def replacing(path: Path, source: Path | None = None, *, field: str = "--out", private: bool = False) -> Iterator[IO[str]]:
     """A new text file that takes the place of `path` when the block ends well; else nothing of it stays.
 
     It is its user's alone, whatever the umask; one that was there keeps its mode.
 
     Args:
-        source: what the command reads. field: the option or argument that names `path`.
+        source: what the command reads. field: the option or argument that names `path`. private: it is its user's alone also in the
+            place of one that others may read.
 
     Raises:
         InvalidInput: it cannot be written, is no regular file, or is `source`, stdout or a ledger.
@@ -149,7 +137,7 @@ def replacing(path: Path, source: Path | None = None, *, field: str = "--out") -
     try:
         check_output(path, source, field=field)
         with replacement(target, encoding="utf-8", newline="\n") as file:
-            if target.exists():
+            if target.exists() and not private:
                 os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))  # whoever may read it may read what replaces it
             yield file
     except OSError as error:

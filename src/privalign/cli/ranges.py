@@ -6,22 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from privalign.cli import options
 from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, warn_unanchored
-from privalign.cli.output import check_output, print_facts, print_json, replacing, working
-from privalign.errors import InvalidFile, InvalidInput, setting
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from privalign.deployment.storing import StoredRange
-
-    Floats = NDArray[np.float64]
+from privalign.cli.output import check_output, print_facts, print_json, working
+from privalign.errors import InvalidInput
 
 
 def choose_range(
@@ -111,93 +103,31 @@ def _neither_nor_both(public: bool, account: str | None) -> tuple[str, str]:
 
 
 def _next_step(facts: dict[str, Any]) -> str:
+    from privalign.deployment.public_range import mapped
+
     low, high = facts["range"]
     if "account" in facts:
         return f"\nfor a head whose raw scores are cut to it: privalign reward fit PREFS --output clip --range={low!r},{high!r} …"
-    lines = [f"{key} = {value}" for key, value in _mapped(low, high).written().items()]
+    lines = [f"{key} = {value}" for key, value in mapped(low, high).written().items()]
     if "config" in facts:
         return f"\nstored in {facts['config']}, [rewards.{facts['reward']}]:\n" + "\n".join(lines)
     plain = [f"range = [{low!r}, {high!r}]", 'range_from = "public"', "# or, mapped to 0,1:"]
     return "\nfor [rewards.NAME] of the deployment file:\n" + "\n".join([*plain, *lines])
 
 
-# Of a public reward model
-
-
 def _public(file: Path, coverage: float, reward: str, config: Path | None, name: str | None, replace: bool) -> dict[str, Any]:
-    """Exact quantiles, and where they were stored."""
-    import numpy as np
-
-    from privalign.candidates.pools import read_pools
-    from privalign.sensitivity import RewardRange
+    """Exact quantiles of a public reward model, and where they were stored."""
+    from privalign.deployment.public_range import public_range, store_range
 
     if (config is None) != (name is None) or (replace and config is None):
         raise InvalidInput("--config", "it and --name belong together, and --replace to both")
-    _refuse_protected(file, reward)
-    scores = np.concatenate([pool.rewards for pool in read_pools(file, reward, 1)])
-    low, high = (float(end) for end in np.quantile(scores, [(1 - coverage) / 2, (1 + coverage) / 2]))
-    RewardRange(low, high)  # refuses an empty one
-    mapped = _mapped(low, high)
+    low, high, mapped, candidates = public_range(file, coverage, reward)
     facts: dict[str, Any] = {"range": [low, high], "scale": mapped.scale, "offset": mapped.offset, "coverage": coverage}
-    facts |= {"candidates": len(scores), "range_from": mapped.range_from}
+    facts |= {"candidates": candidates, "range_from": mapped.range_from}
     if config is not None and name is not None:
-        _store(config, name, mapped, replace)
+        store_range(config, name, mapped, replace=replace)
         facts |= {"config": str(config), "reward": name}
     return facts
-
-
-def _refuse_protected(file: Path, reward: str) -> None:
-    """Refuses scores that are signed as those of a head which is protected, whatever is said of them."""
-    from privalign.rewards.provenance import signature_file, signed_columns
-
-    if not file.exists() or not signature_file(file).exists():
-        return
-    by = signed_columns(file).get(reward)
-    if by is not None and not by.released:
-        raise InvalidInput(
-            "--public", f"{reward} of {file} is signed as scored by a head that is protected; give --head and --account instead"
-        )
-
-
-def _mapped(low: float, high: float) -> StoredRange:
-    from privalign.deployment.storing import StoredRange
-    from privalign.sensitivity import RewardRange
-
-    scale = 1 / RewardRange(low, high).width
-    return StoredRange((0.0, 1.0), scale, -low * scale, "public")
-
-
-def _store(config: Path, name: str, mapped: StoredRange, replace: bool) -> None:
-    """Puts the range into a deployment file, which is read as one before it takes the old one's place."""
-    import os
-
-    from privalign.deployment import load
-    from privalign.deployment.storing import with_range
-
-    try:
-        text = config.read_bytes().decode("utf-8")  # as it is, line ends too
-        mark = "\ufeff" * text.startswith("\ufeff")  # some editors write one before the text
-        edited = mark + with_range(text.removeprefix(mark), name, mapped, replace=replace)
-    except OSError as error:
-        raise InvalidFile(str(config), None, f"cannot be read ({error.strerror}); write one with `privalign init`") from None
-    except InvalidInput as error:
-        raise InvalidFile(str(config), None, str(error)) from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits, brackets in brackets in …
-        raise InvalidFile(str(config), None, f"not TOML: {error}") from None
-    if edited == text:
-        return
-    with replacing(config, field="--config") as file:
-        os.fchmod(file.fileno(), config.stat().st_mode & 0o777)
-        file.write(edited)
-        file.flush()
-        try:
-            load(Path(file.name))
-        except InvalidInput as error:
-            reason = str(error).replace(file.name, str(config))
-            raise InvalidInput("--config", f"{config} is left as it was: {reason}") from None
-
-
-# Of a protected head
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +154,17 @@ class _Payer:
 
 def _private(file: Path, path: Path, coverage: float, payer: _Payer) -> dict[str, Any]:
     """The ends that the account paid for, now or before."""
-    from privalign.aligner.paid_range import PaidRange
+    from privalign.aligner.paid_range import PaidRange, RangeTerms
     from privalign.rewards.head import HeadReward
 
     check_output(payer.out, file)
     head = HeadReward.load(path)
     with _named():
-        scale = payer.scale if payer.epsilon is None else PaidRange.scale_for(head, payer.epsilon, payer.delta)
-        assert scale is not None
-        ledger = open_ledger(payer.ledger)
-        paid = PaidRange(ledger, payer.account, head, coverage, scale, payer.delta, file, payer.out)
+        terms = RangeTerms.of(head, coverage, epsilon=payer.epsilon, scale=payer.scale, delta=payer.delta)
+    ledger = open_ledger(payer.ledger)
+    ledger.account(payer.account)  # there is one
     warn_unanchored(ledger)
+    paid = PaidRange(ledger, payer.account, terms, file, payer.out)
     with working("scoring"):
         return paid.make()
 
@@ -245,6 +175,5 @@ def _named() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        if error.field.startswith("release_"):
-            error.rename(setting(error.field.removeprefix("release_")))
+        error.rename(error.field.removeprefix("release_"))
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from privalign.preferences.bradley_terry import Head, HeadSettings
     from privalign.preferences.differences import Differences, Owners
     from privalign.preferences.features import FeatureMap
-    from privalign.sensitivity import Relation
+    from privalign.sensitivity import Certificate, Relation
 
 app = typer.Typer(cls=Group, help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
 
@@ -108,42 +108,30 @@ def fit(
 
     Prints the certificate, in which nothing is computed from the preferences. All settings must come from public knowledge.
     """
-    from privalign.preferences.bradley_terry import fit as fit_heads
-    from privalign.preferences.bradley_terry import minimisers
-
     if account is None and ledger != DEFAULT_LEDGER:
         raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger means nothing")
     release = _release_options(release_epsilon, release_delta, account, shards)
+    records = clip_records or records_per_person
+    given = {"relation": relation, "records_per_person": records, "feature_norm": norm, "tolerance": tolerance}
     with _renamed(), _bars() as bar:
         _check_files(prefs, out, public, diagnostics)
         map_ = _features(features)
-        public_facts: dict[str, Any] | None = None
+        chosen: dict[str, Any] = {}
         if (regularisation is None) == (public is None):
             raise InvalidInput("--lambda", "give either it, or --public to choose it on public preferences; never choose it on PREFS")
         if public is not None:
-            _check_public(prefs, public, bar("comparing"))
-            regularisation, public_facts = _choose(
-                public, map_, relation, clip_records or records_per_person, norm, tolerance, bar("choosing Λ on public pairs")
-            )
-        assert regularisation is not None
+            regularisation, chosen = _choose(public, prefs, map_, given, bar)
         book = None if release is None else open_ledger(ledger)
-        settings = _settings(
-            map_, regularisation, relation, range, clip_records or records_per_person, norm, tolerance, output, shards, shard_by
-        )
+        given |= {"range": range, "output": output, "shards": shards, "shard_by": shard_by}
+        settings = _settings(map_, regularisation, given)
         settings = replace(settings, dataset=_dataset(dataset, prefs, None if book is None else book.account(str(account))))
-        paid = None
-        if book is not None and release is not None:
-            paid = _paid(book, settings, release, prefs, {"clip": clip_records is not None, "most": records_per_person}, out)
-        differences, owners, facts = _read(prefs, settings, clip_records, records_per_person, workers, bar("reading"))
-        if paid is None:
-            head = fit_heads(settings, differences, owners, bar("solving"))
-            certificate = head.save(out)
-        else:
-            head, certificate = paid.make(lambda: minimisers(settings, differences, progress=bar("solving")))
-            warn_unanchored(paid.ledger)
+        reading: dict[str, object] = {"clip": clip_records is not None, "most": records_per_person}
+        paid = None if book is None or release is None else _paid(book, settings, release, prefs, reading, out)
+        differences, owners, read = _read(prefs, settings, clip_records, records, workers, bar("reading"))
+        head, certificate = _fitted(settings, differences, owners, paid, out, bar("solving"))
         if diagnostics is not None:
-            _write_diagnostics(diagnostics, facts | _accuracy(head, differences))
-    document = certificate.to_json() | ({} if public_facts is None else {"public": public_facts})
+            _write_diagnostics(diagnostics, {"records_read": read, "records_kept": differences.records} | _accuracy(head, differences))
+    document = certificate.to_json() | chosen
     if json:
         print_json(document)
     else:
@@ -206,36 +194,17 @@ def _features(text: str) -> FeatureMap:
         raise InvalidInput("--features", "neither a kind of features nor a JSON object") from None
 
 
-def _settings(
-    features: FeatureMap,
-    regularisation: float,
-    relation: str,
-    range: str,
-    records: int,
-    norm: float,
-    tolerance: float,
-    output: str,
-    shards: int,
-    shard_by: str,
-) -> HeadSettings:
+def _settings(features: FeatureMap, regularisation: float | None, given: Mapping[str, Any]) -> HeadSettings:
     from privalign.preferences.bradley_terry import HeadSettings
     from privalign.preferences.persons import ShardBy
     from privalign.settings import parse
 
-    if shard_by not in list(ShardBy):
-        raise InvalidInput("--shard-by", f"{shard_by!r} is not one of {', '.join(ShardBy)}")
-    return HeadSettings(
-        features,
-        regularisation,
-        _relation(relation),
-        parse({"mechanism": "base", "range": range}).sensitivity.range,
-        records,
-        norm,
-        tolerance,
-        output,
-        shards,
-        ShardBy(shard_by),
-    )
+    assert regularisation is not None
+    if given["shard_by"] not in list(ShardBy):
+        raise InvalidInput("--shard-by", f"{given['shard_by']!r} is not one of {', '.join(ShardBy)}")
+    words = {"relation": _relation(given["relation"]), "shard_by": ShardBy(given["shard_by"])}
+    interval = parse({"mechanism": "base", "range": given["range"]}).sensitivity.range
+    return HeadSettings(features, regularisation, **{**given, **words, "range": interval})
 
 
 def _relation(name: str) -> Relation:
@@ -281,63 +250,47 @@ def _check_files(prefs: Path, out: Path, public: Path | None, diagnostics: Path 
     check_place(out)
 
 
-def _check_public(prefs: Path, public: Path, progress: Callable[[float], None]) -> None:
-    """Refuses public preferences that share a pair with the private ones, however the files are packed or labelled."""
-    from privalign.preferences.differences import content_digest
-    from privalign.preferences.pairs import iterate_pairs
-    from privalign.secret import installation_key
-
-    key = installation_key()
-    known = {content_digest(pair, key) for pair in iterate_pairs(public)}
-    if any(content_digest(pair, key) in known for pair in iterate_pairs(prefs, progress)):
-        raise InvalidInput("--public", f"{public} holds pairs of the private preferences, which would void the certificate; leave them out")
-
-
 def _choose(
-    public: Path, features: FeatureMap, relation: str, records: int, norm: float, tolerance: float, progress: Callable[[float], None]
+    public: Path, prefs: Path, features: FeatureMap, given: Mapping[str, Any], bar: Callable[[str], Callable[[float], None]]
 ) -> tuple[float, dict[str, Any]]:
     """Λ, and how it does on the public pairs it was chosen on: nothing of the private ones is in it."""
     import dataclasses
 
     from privalign.preferences.pairs import read_pairs
+    from privalign.preferences.preparing import refuse_shared_pairs
     from privalign.preferences.tuning import choose_regularisation
 
-    pairs = read_pairs(public)
-    tuned = choose_regularisation(
-        pairs,
-        features,
-        relation=_relation(relation),
-        records_per_person=records,
-        feature_norm=norm,
-        tolerance=tolerance,
-        progress=progress,
-    )
-    return tuned.regularisation, {"pairs": len(pairs)} | dataclasses.asdict(tuned)
+    refuse_shared_pairs(prefs, public, bar("comparing"))
+    pairs, progress = read_pairs(public), bar("choosing Λ on public pairs")
+    tuned = choose_regularisation(pairs, features, progress=progress, **{**given, "relation": _relation(given["relation"])})
+    return tuned.regularisation, {"public": {"pairs": len(pairs)} | dataclasses.asdict(tuned)}
 
 
 def _read(
     prefs: Path, settings: HeadSettings, clip: int | None, records: int, workers: int, progress: Callable[[float], None]
-) -> tuple[Differences, Owners, dict[str, Any]]:
-    """The differences of the records that stay, and whose they are."""
-    from privalign.preferences.differences import differences_of, with_annotators
-    from privalign.preferences.ngrams import HashedNgrams
-    from privalign.preferences.pairs import iterate_pairs
-    from privalign.preferences.persons import ShardBy, check_records, first_records
-    from privalign.secret import installation_key
+) -> tuple[Differences, Owners, int]:
+    from privalign.preferences.preparing import read_differences
 
-    required = clip is not None or records > 1 or (settings.shards > 1 and settings.shard_by is ShardBy.PERSON)
-    pairs, named = with_annotators(iterate_pairs(prefs, progress), required)
-    cheap = isinstance(settings.features, HashedNgrams)  # a model would be loaded in every process
-    differences, owners = differences_of(
-        pairs, settings.features, settings.feature_norm, key=installation_key(), workers=workers if cheap else 1
-    )
-    read = differences.records
-    if clip is not None:
-        kept = first_records(owners, clip)
-        differences, owners = differences.keep(kept), owners.keep(kept)
-    elif named:
-        check_records(owners, records)
-    return differences, owners, {"records_read": read, "records_kept": differences.records}
+    return read_differences(prefs, settings, most=records, clip=clip is not None, workers=workers, progress=progress)
+
+
+def _fitted(
+    settings: HeadSettings,
+    differences: Differences,
+    owners: Owners,
+    paid: PaidRelease | None,
+    out: Path,
+    progress: Callable[[float], None],
+) -> tuple[Head, Certificate]:
+    """The head in its place, released where an account pays for that."""
+    from privalign.preferences.bradley_terry import fit, minimisers
+
+    if paid is None:
+        head = fit(settings, differences, owners, progress)
+        return head, head.save(out)
+    made = paid.make(lambda: minimisers(settings, differences, progress=progress))
+    warn_unanchored(paid.ledger)
+    return made
 
 
 def _paid(

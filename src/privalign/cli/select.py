@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +18,8 @@ from privalign.errors import InvalidInput
 from privalign.settings import MECHANISMS, Settings, parse
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from privalign.aligner.charged import ChargedRun
     from privalign.aligner.file_scores import Scores
-    from privalign.aligner.selection import Selector
+    from privalign.aligner.selection import Run, Selector, Track
 
 _OWN_OPTIONS = ("file", "head", "draw", "seed", "reward", "out", "account", "ledger", "again", "json")
 
@@ -103,44 +100,29 @@ def select(
     The whole file is checked before anything is selected. Rewards and losing candidates never leave the process.
     """
     raw = {name: value for name, value in locals().items() if name not in _OWN_OPTIONS}
+    from privalign.aligner.selection import Selector, select_from_file
+
     if account is not None and seed is not None:
         raise InvalidInput("--seed", "seeded noise is not private and may not charge an account; leave one of the two out")
     if account is None and (again or ledger != DEFAULT_LEDGER):
         raise InvalidInput("--account", "missing; without it nothing is charged, and --ledger and --again mean nothing")
     settings, scores = _with_head(raw, file, head, reward) if head is not None else _recorded(raw, file, reward)
-    from privalign.aligner.selection import Selector
-
     selector = Selector.of(settings, draw, seed)
     results: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        answers = None if out is None else stack.enter_context(replacing(out, file))
-        if answers is not None:
-            os.fchmod(answers.fileno(), 0o600)  # also in the place of one that others may read
-        progress = stack.enter_context(_progress())
-        scores.check()
-        pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
-        checked = sum(1 for _ in progress.track(pools, description="checking"))
-        run = None if account is None else stack.enter_context(_charged(selector, account, ledger, file, scores, again))
-        total = answered = 0  # counted anew: what is charged is what is released, even if the file grew in between
-        pools = stack.enter_context(contextlib.closing(scores.pools(selector.least_pool)))
-        for pool in progress.track(pools, checked, description="selecting"):
-            answer = selector.release(pool, scores) if run is None else run.release(pool)
-            total += 1
-            answered += "refused" not in answer
-            if answers is None:
-                results.append(answer)
-            else:
-                answers.write(to_json(answer) + "\n")
-        scores.check()  # of a file that was exchanged meanwhile nothing is shown
-        summary = (selector if run is None else run).summary(total, answered)
+        answers = None if out is None else stack.enter_context(replacing(out, file, private=True))
+        track = stack.enter_context(_progress())
+        run = partial(_run, selector, scores, file, account, ledger, again)
+        write = results.append if answers is None else partial(_write, answers)
+        outcome = select_from_file(selector, scores, run, write, track)
     if json:
-        print_json(summary if out is not None else summary | {"results": results})
+        print_json(outcome.summary if out is not None else outcome.summary | {"results": results})
     else:
         for answer in results:
             typer.echo(f"{typer.style(printable(answer['prompt']), bold=True)}\n{printable(answer.get('text', 'refused'))}\n")
-        print_facts(f"private selection with {mechanism}" if selector.notice is None else selector.notice, summary)
-    if run is not None and run.exhausted is not None:
-        raise run.exhausted
+        print_facts(f"private selection with {mechanism}" if selector.notice is None else selector.notice, outcome.summary)
+    if outcome.exhausted is not None:
+        raise outcome.exhausted
 
 
 def _recorded(raw: dict[str, Any], file: Path, column: str | None) -> tuple[Settings, Scores]:
@@ -171,21 +153,31 @@ def _with_head(raw: dict[str, Any], file: Path, path: Path, column: str | None) 
 
 
 @contextlib.contextmanager
-def _charged(selector: Selector, account: str, ledger: str, file: Path, scores: Scores, again: int) -> Iterator[ChargedRun]:
-    """The run against an account, closed at the end."""
+def _run(selector: Selector, scores: Scores, file: Path, account: str | None, ledger: str, again: int) -> Iterator[Run]:
+    """What answers: an account's run, or one that nobody pays for."""
     from privalign.aligner.charged import ChargedRun
+    from privalign.aligner.selection import Uncharged
 
+    if account is None:
+        yield Uncharged(selector, scores)
+        return
     opened = open_ledger(ledger)
-    try:
-        with contextlib.closing(ChargedRun(opened, account, file, scores, selector, again)) as run:
+    with ChargedRun(opened, account, selector, scores, file, again) as run:
+        try:
             yield run
-    finally:
-        warn_unanchored(opened)
+        finally:
+            warn_unanchored(opened)
 
 
-def _progress() -> Progress:
+def _write(answers: IO[str], answer: dict[str, Any]) -> None:
+    answers.write(to_json(answer) + "\n")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Track]:
     """A bar on stderr where that is a terminal; nothing of it stays."""
     from rich.console import Console
     from rich.progress import Progress
 
-    return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        yield lambda pools, count, what: progress.track(pools, count, description=what)

@@ -398,14 +398,12 @@ def _show(report: StageReport, json: bool, export: Path | None) -> None:
 def _export(folder: Path, out: Path) -> None:
     """The folder as JSONL, for this user alone since scores may be protected; signed where the folder is, before it takes its place."""
     import hashlib
-    import os
 
     from privalign.rewards.provenance import sign_scores, signature_file
     from privalign.stages.export import common_signatures, jsonl
 
     columns, digest = common_signatures(folder), hashlib.sha256()
-    with replacing(out, field="--export") as file:
-        os.fchmod(file.fileno(), 0o600)
+    with replacing(out, field="--export", private=True) as file:
         for line in jsonl(folder):
             file.write(f"{line}\n")
             digest.update(f"{line}\n".encode())

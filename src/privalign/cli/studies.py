@@ -13,7 +13,6 @@ from privalign.cli import options
 from privalign.cli.described import parameters, signature_of
 from privalign.cli.output import (
     bars,
-    basis,
     check_output,
     console,
     longest_word,
@@ -309,6 +308,7 @@ def _write(study: Study, path: Path, sources: Sequence[Path] = ()) -> None:
 def _print(kind: str, study: Study, out: Path | None) -> None:
     from rich.table import Table
 
+    from privalign import statements
     from privalign.report.wording import cell, heading
     from privalign.studies.registry import KINDS
 
@@ -325,6 +325,6 @@ def _print(kind: str, study: Study, out: Path | None) -> None:
     terminal.print(study.title)
     terminal.print(table, crop=False)
     if any("epsilon" in name or name.endswith("_exact") for name in columns):
-        terminal.print(basis(study.settings))
+        terminal.print(statements.basis(study.settings))
     if out is not None:
         terminal.print(f"written: {out}")

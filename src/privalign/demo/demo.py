@@ -9,6 +9,7 @@ Features, weights, Λ, the range and β were chosen on the validation part of `a
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from privalign.demo import arithmetic
 from privalign.errors import InvalidInput, MissingDependency
 from privalign.evaluation import expectations
 from privalign.events import Event, NonPrivate
+from privalign.files import PUBLIC, put
 from privalign.intervals import shown
 from privalign.mechanisms.base import Base
 from privalign.mechanisms.bon import BoN
@@ -312,17 +314,13 @@ def write_report(report: DemoReport, folder: Path) -> list[Path]:
     """
     prepare_folder(folder)
     document, figure = folder / "demo.json", folder / "demo.png"
-    fresh = [path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}") for path in (document, figure)]
+    drawn = io.BytesIO()
+    draw_figure(report, drawn)
+    written = json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n"
     try:
-        fresh[0].write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        draw_figure(report, fresh[1])
-        for made, path in zip(fresh, (document, figure), strict=True):
-            made.replace(path)
+        put({document: written.encode(), figure: drawn.getvalue()}, mode=PUBLIC)
     except OSError as error:
         raise InvalidInput("--out", f"{folder} cannot be written to ({error.strerror}); give a folder with room") from None
-    finally:
-        for made in fresh:
-            made.unlink(missing_ok=True)
     return [document, figure]
 
 
@@ -341,7 +339,7 @@ def prepare_folder(folder: Path) -> None:
         raise InvalidInput("--out", f"{folder} cannot be written to ({error.strerror}); give another folder") from None
 
 
-def draw_figure(report: DemoReport, path: Path) -> None:
+def draw_figure(report: DemoReport, path: Path | IO[bytes]) -> None:
     """Accuracy with its 95 % interval for every row, ε beside it, as a PNG. Colours of Okabe and Ito (colour-blind-safe).
 
     Raises:
@@ -377,4 +375,4 @@ def draw_figure(report: DemoReport, path: Path) -> None:
     axes.set_title(f"right answers to {report.prompts} sums, {N} candidates each (phase 2: {N2} more)", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(NOTICE, x=0.01, horizontalalignment="left", fontsize=7.5, color="#666666")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, format="png")

@@ -6,12 +6,12 @@ line, and `x-should-retry: false`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
 
+from privalign import retry_after
 from privalign.aligner import NothingToSelect, ScoringFailed
 from privalign.errors import (
     BackendFailed,
@@ -65,8 +65,7 @@ def invalid(param: str | None, message: str) -> ApiError:
 
 def busy(message: str, code: str, *, status: int = 429, seconds: float | None = None) -> ApiError:
     """Not now, and nothing was charged; `seconds` until another attempt makes sense, one where nobody knows."""
-    wait = math.ceil(seconds) if seconds is not None and math.isfinite(seconds) else 1
-    return ApiError(status, message, code=code, headers={"retry-after": str(max(1, wait))})
+    return ApiError(status, message, code=code, headers=retry_after.header(seconds))
 
 
 def internal() -> ApiError:

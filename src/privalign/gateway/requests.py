@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from privalign.canonical import canonical
 from privalign.errors import InvalidInput
 from privalign.gateway.errors import ApiError, invalid
 from privalign.types import Message, Request, whole_number
@@ -85,7 +86,7 @@ def parse_chat(document: Any, *, most_n: int) -> ChatCall:
     if not isinstance(document, dict):
         raise invalid(None, "the body is not a JSON object")
     try:
-        digest = hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+        digest = hashlib.sha256(canonical(document, "text").encode()).hexdigest()
     except UnicodeEncodeError:
         raise invalid(None, "the body holds half of a surrogate pair, which is no text") from None
     for name, (fits, kind) in _KINDS.items():

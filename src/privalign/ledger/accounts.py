@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from sqlalchemy import and_, bindparam, func, select, update
 
 from privalign.accounting.rules import Debit
+from privalign.canonical import canonical
 from privalign.errors import InvalidInput
 from privalign.ledger.anchors import Anchor
 from privalign.ledger.book import APPEND, FIRST, Book, current_terms, hash_of, record_of
 from privalign.ledger.entries import Account, Promise, Raise, moment
 from privalign.ledger.failures import LedgerBehind
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, JOURNAL, RESERVATIONS, columns_of, debit_of, insert_unless_taken
-from privalign.ledger.terms import Terms, canonical, terms_of
+from privalign.ledger.terms import Terms, terms_of
 from privalign.ledger.transaction import Row, Transaction
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from privalign.canonical import canonical
 from privalign.ledger.failures import LedgerFailed
-from privalign.ledger.terms import canonical
 from privalign.secret import secret_path
 
 FOLDER_VARIABLE = "PRIVALIGN_ANCHOR_FOLDER"

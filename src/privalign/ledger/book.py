@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from privalign.accounting.rules import Debit
+from privalign.canonical import canonical
 from privalign.ledger.entries import Entry, moment
 from privalign.ledger.failures import LedgerFailed, UnknownAccount
 from privalign.ledger.schema import ACCOUNTS, ANSWERS, COUNTERS, JOURNAL, RESERVATIONS, columns_of, debit_of
-from privalign.ledger.terms import Terms, canonical, terms_of
+from privalign.ledger.terms import Terms, terms_of
 from privalign.ledger.transaction import Row, Transaction
 
 FIRST = "0" * 64  # what the first row follows

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
+from privalign.canonical import canonical
 from privalign.ledger.place import Place
 from privalign.ledger.schema import ACCOUNTS, IDENTITY, JOURNAL
-from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Transaction
 
 # The only row.

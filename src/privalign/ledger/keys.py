@@ -17,13 +17,13 @@ from fractions import Fraction
 from sqlalchemy import bindparam, func, insert, or_, select, update
 
 from privalign.accounting.rules import Debit
+from privalign.canonical import canonical
 from privalign.errors import InvalidInput
 from privalign.intervals import less
 from privalign.ledger.book import Book
 from privalign.ledger.entries import Key, NewKey, Role, moment
 from privalign.ledger.failures import KeyExhausted, KeyRefused, UnknownAccount
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, KEYS, columns_of, debit_of
-from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Row, Transaction
 
 _PREFIX = "pa"

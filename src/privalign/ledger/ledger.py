@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from privalign.accounting.rules import Debit, Rule
+from privalign.canonical import canonical
 from privalign.errors import BudgetExhausted, CheckFailed, InvalidInput, LeaseExpired, PrivalignError
 from privalign.events import Event
 from privalign.ledger import accounts, identity, keys, reservations, statistics, verification
@@ -32,7 +33,7 @@ from privalign.ledger.entries import (
 )
 from privalign.ledger.failures import LedgerBehind, LedgerFailed, TransactionsMet, UnknownAccount, missing_head
 from privalign.ledger.schema import debit_of
-from privalign.ledger.terms import Terms, canonical, check_paid, terms_of
+from privalign.ledger.terms import Terms, check_paid, terms_of
 from privalign.ledger.transaction import Transaction
 from privalign.sensitivity import Relation
 

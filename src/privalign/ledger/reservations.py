@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, delete, func, insert, null, select, update
 
 from privalign.accounting.rules import Debit
+from privalign.canonical import canonical
 from privalign.errors import BudgetBusy, BudgetExhausted, IdempotencyConflict, InvalidInput, LeaseExpired
 from privalign.events import Composed, Event, RejectionRounds
 from privalign.intervals import less
@@ -20,7 +21,6 @@ from privalign.ledger import keys
 from privalign.ledger.book import FREE_ANSWER, Book
 from privalign.ledger.entries import IdempotencyKey, Pending, Replay, Reservation, moment
 from privalign.ledger.schema import ANSWERS, COUNTERS, RESERVATIONS, columns_of, debit_of, insert_unless_taken
-from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Row, Transaction
 
 PROBE_SIZE = 8192  # letters

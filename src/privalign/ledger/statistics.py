@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, bindparam, func, select
 
+from privalign.canonical import canonical
 from privalign.ledger.book import entry_of
 from privalign.ledger.entries import Entry
 from privalign.ledger.schema import JOURNAL
-from privalign.ledger.terms import canonical
 from privalign.ledger.transaction import Transaction
 
 _EVERY_RECORD = "{"  # with which each of them begins

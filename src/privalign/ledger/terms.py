@@ -9,19 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from privalign.accounting.rules import Basic, Debit, Fsrc, Renyi, Rule, TwoCounter, charge_all
+from privalign.canonical import canonical
 from privalign.errors import InvalidInput
 from privalign.events import Composed, Event, Free, NonPrivate, release_event
 from privalign.sensitivity import HeadRelease, Relation, Sensitivity
 
 _RULES = {rule.name: rule for rule in (Basic, Fsrc, TwoCounter, Renyi)}
-
-
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def canonical(document: object) -> str:
-    """The one JSON text of a document: sorted keys, no spaces, ASCII, no NaN."""
-    return _ENCODER.encode(document)
 
 
 @dataclass(frozen=True, slots=True)

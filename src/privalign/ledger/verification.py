@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from sqlalchemy import bindparam, func, select
 
 from privalign.accounting.rules import Debit
+from privalign.canonical import canonical
 from privalign.errors import CheckFailed
 from privalign.ledger.anchors import Anchor
 from privalign.ledger.book import FIRST, entry_of, hash_of
 from privalign.ledger.entries import Entry, Verification, microseconds
 from privalign.ledger.failures import missing_head
 from privalign.ledger.schema import ACCOUNTS, COUNTERS, JOURNAL, RESERVATIONS, debit_of
-from privalign.ledger.terms import canonical, terms_of
+from privalign.ledger.terms import terms_of
 from privalign.ledger.transaction import Row, Transaction
 
 # An account's row with the last seq of its journal, which must be the same.

@@ -11,11 +11,8 @@ import contextlib
 import json
 import math
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +20,7 @@ from privalign.errors import InvalidInput, MissingDependency
 from privalign.http_client import MISSING, HttpClients, encoded
 from privalign.policies.completions import UpstreamFailed, error_message, read_completion
 from privalign.policies.protocol import BasePolicy
+from privalign.retry_after import stated
 from privalign.types import Candidate, Request
 
 if TYPE_CHECKING:
@@ -253,7 +251,8 @@ class OpenAIPolicy(BasePolicy):
         status = response.status_code
         if response.is_success:
             status = _status_within(body) or status
-        retry_after = _retry_after(response.headers)
+        asked = stated(response.headers)
+        retry_after = None if asked == math.inf else asked  # no number at all, and so nothing asked
         passing = status in _RETRIED or (status >= 500 and status != 501) or 200 <= status < 300
         told = response.headers.get("x-should-retry")
         passing = told == "true" or (passing and told != "false")
@@ -349,22 +348,6 @@ def _wait(attempt: int, retry_after: float | None) -> float:
     if retry_after is None:
         return backoff * random.uniform(0.5, 1.0)
     return retry_after + backoff * random.uniform(0.0, 0.5)  # never earlier than asked, and not all at the same moment
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from `retry-after-ms`, or `Retry-After` as a number or a date."""
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        with contextlib.suppress(ValueError):
-            seconds = float(value) * unit
-            if math.isfinite(seconds):
-                return max(0.0, seconds)
-        with contextlib.suppress(ValueError):
-            date = parsedate_to_datetime(value)
-            return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
-    return None
 
 
 def _status_within(body: Any) -> int | None:

@@ -12,8 +12,6 @@ import contextlib
 import functools
 import json
 import math
-import os
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privalign.errors import InvalidInput, MissingDependency
+from privalign.files import move, prepared
 from privalign.preferences.bounds import MOVES, ensemble_bound, largest_norm, score_bound, weight_bound, weight_norm
 from privalign.preferences.differences import Differences, Owners, differences_of
 from privalign.preferences.features import FeatureMap
@@ -144,7 +143,8 @@ class Head:
         weights = self.content
         signed = self.certificate.signed(installation_key(), weights)
         certificate = (json.dumps(signed.to_json(), indent=2) + "\n").encode()
-        _write_together({path.with_suffix(".safetensors"): weights, path: certificate})  # a certificate never lacks its weights
+        with _written({path.with_suffix(".safetensors"): weights, path: certificate}) as fresh:
+            move(fresh)  # in this order: a certificate never lacks its weights
         return signed
 
 
@@ -255,30 +255,14 @@ def _safetensors() -> Callable[[dict[str, Floats]], bytes]:
     return save
 
 
-def _write_together(contents: dict[Path, bytes]) -> None:
-    """Writes all files with mode 0600 under new names before it renames any, in their order."""
-    with _written(contents) as fresh:
-        for path in contents:
-            fresh[path].replace(path)
-
-
 @contextlib.contextmanager
 def _written(contents: dict[Path, bytes]) -> Iterator[dict[Path, Path]]:
     """The contents on disk under new names, which can take the places of `contents`; what was not renamed is removed."""
-    fresh = {path: path.with_name(f".{path.name}.{secrets.token_hex(4)}") for path in contents}
     try:
-        for path, content in contents.items():
-            with os.fdopen(os.open(fresh[path], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path in contents:
-            if path.exists() and not path.is_file():
-                raise InvalidInput("out", f"{path} is there and not a file; give another name")
-        yield fresh
+        with prepared(contents) as fresh:
+            for path in contents:
+                if path.exists() and not path.is_file():
+                    raise InvalidInput("out", f"{path} is there and not a file; give another name")
+            yield fresh
     except OSError as error:
         raise InvalidInput("out", f"{next(iter(contents)).parent} cannot be written to ({error.strerror}); give another place") from None
-    finally:
-        for path in fresh.values():
-            with contextlib.suppress(OSError):  # a name that is too long cannot be removed either
-                path.unlink()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from privalign import statements
 from privalign.evaluation.draws import DRAWS
 from privalign.intervals import shown
 from privalign.report.style import name
@@ -83,7 +84,7 @@ def terms(settings: Mapping[str, Any]) -> str:
             found.append(f"δ = {number(settings['delta'], 'delta')}")
     release = settings.get("release")
     if isinstance(release, Mapping) and isinstance(release.get("guarantee"), str):
-        found.append(f"no query costs anything: the head itself was {release['guarantee']}")
+        found.append(statements.free_queries(release["guarantee"]))
     return "; ".join(found)
 
 

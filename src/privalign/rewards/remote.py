@@ -7,10 +7,8 @@ or the whole answer was one of `REFUSALS`. 400 is not among them: servers also a
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 
 from privalign.errors import BackendFailed, InvalidInput
 from privalign.http_client import HttpClients, encoded
+from privalign.retry_after import stated
 from privalign.rewards.batches import together
 from privalign.rewards.conversation import prompt_text
 from privalign.rewards.protocol import ScorerUntouched
@@ -169,7 +168,7 @@ class RemoteReward(FailClosedReward):
         status = response.status_code
         if status in REFUSALS and self._server.speaks_for_itself:
             refusal = f"the scorer {REFUSALS[status]} ({status}); nothing was scored"
-            return ScorerUntouched(refusal, status, _stated_wait(response)), _wait(response)
+            return ScorerUntouched(refusal, status, stated(response.headers)), _wait(response)
         if response.status_code != 200:
             raise BackendFailed(SCORER_FAILED)
         return call.read(json.loads(response.content)), None
@@ -179,20 +178,8 @@ def _wait(response: httpx.Response) -> float | None:
     """Seconds to wait after a 429; None where another attempt makes no sense."""
     if response.status_code != 429:
         return None
-    wait = _stated_wait(response) or 0.0
+    wait = stated(response.headers) or 0.0
     return wait if wait <= LONGEST_WAIT else None
-
-
-def _stated_wait(response: httpx.Response) -> float | None:
-    """What `Retry-After` says, in seconds; None where it says nothing that can be read."""
-    stated = response.headers.get("retry-after", "")
-    try:
-        return float(stated)
-    except ValueError:
-        try:
-            return email.utils.parsedate_to_datetime(stated).timestamp() - time.time()
-        except ValueError:
-            return None
 
 
 def chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:

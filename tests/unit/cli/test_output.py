@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from privalign.cli.output import basis, print_facts, print_table, replacing
+from privalign.cli.output import print_facts, print_table, replacing
 from privalign.errors import InvalidInput
 from privalign.report.wording import terms
 from privalign.sensitivity import HeadRelease, Relation, RewardRange, Sensitivity
+from privalign.statements import basis
 
 SECRET = "pa_065557d71f6b_" + "a6e1da24" * 8
 

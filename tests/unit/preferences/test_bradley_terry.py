@@ -181,7 +181,7 @@ def test_files_are_complete_before_the_first_is_renamed(tmp_path: Path, monkeypa
     rename = Path.replace
 
     def watched(self: Path, target: Path) -> Path:
-        fresh = [path for path in tmp_path.iterdir() if path.name.startswith(".head")]
+        fresh = [path for path in tmp_path.iterdir() if path.name.startswith(".privalign-")]
         assert len(fresh) == 2 - len(renamed)
         assert all(path.stat().st_size for path in fresh)
         renamed.append(target.name)

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from privalign import retry_after
 from privalign.aligner import ServedModel
 from privalign.errors import CheckFailed
 from privalign.gateway import causes
@@ -231,7 +232,7 @@ class _Dashboard:
         address = visitor(request, self._proxies)
         wait = self._tries.wait(address)
         if wait:
-            return _login_page(request, 429, f"Too many wrong keys. Try again in {wait} seconds.", {"Retry-After": str(wait)})
+            return _login_page(request, 429, f"Too many wrong keys. Try again in {wait} seconds.", retry_after.header(wait))
         presented = (await _form(request)).get("key", "").strip()
         try:
             key = await run_in_threadpool(self._ledger.authenticate, presented)
