@@ -33,6 +33,7 @@ from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
+from privalign.policies.protocol import BasePolicy
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.types import Candidate, Request
 
@@ -44,7 +45,7 @@ UPSTREAM = 0.2  # seconds that every draw takes, however many candidates
 ROUNDS = 12
 
 
-class Policy:
+class Policy(BasePolicy):
     """Candidates from memory, after a constant time."""
 
     name = "memory"

@@ -41,6 +41,7 @@ from privalign import cli
 from privalign.gateway import logs, server
 from privalign.ledger import Ledger
 from privalign.policies import llamacpp_chat
+from privalign.policies.protocol import BasePolicy
 from privalign.preferences.bradley_terry import fit_head
 from privalign.preferences.features import CharacterCrosses, Cross, Pick, feature_map
 from privalign.preferences.pairs import PreferencePair
@@ -188,7 +189,7 @@ class Models(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Embedded:
+class Embedded(BasePolicy):
     """Stands in the place of a GGUF model in the process, which takes half a minute for an answer: tests/unit/policies tries it."""
 
     name = "embedded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ def real(*, above: float | None = None) -> Kind:
 
     def read(value: Any) -> float:
         number = _number(value)
-        if number is None:
+        if number is None or abs(number) > sys.float_info.max:
             raise ValueError(f"{brief(value)} is not a finite number")
         if above is not None and number <= above:
             raise ValueError(f"{float(number)} is not {words}")
@@ -107,7 +108,10 @@ def several(kind: Kind, *, none: bool = False) -> Kind:
 
 def brief(value: Any) -> str:
     """The value as an error shows it."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # a whole number with more digits than Python writes
+        shown = "a number with thousands of digits"
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 

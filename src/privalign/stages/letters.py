@@ -262,8 +262,10 @@ class _Text:
         if wording.DENIED_AFTER.match(self._words, choice.end):
             return False
         stated = self._is_stated(choice, before)
-        if stated or not choice.settled:
-            return stated
+        if stated or (choice.capital and self._surpasses(choice, before)):
+            return True
+        if not choice.settled:
+            return False
         if self._is_it(choice, before) or self._is_matched(choice, before):
             return True
         return choice.marked and (bool(self._real(wording.CHOSEN, choice, before)) or self._is_concluded(choice, before))
@@ -276,7 +278,12 @@ class _Text:
             return False
         colon = found.rstrip().endswith(":")
         word = choice.tail == "word" and ":" in found and choice.capital and choice.letters not in "AI"
-        return choice.settled or word or (colon and choice.tail == "cut")
+        return choice.settled or word or (choice.tail == "cut" and (colon or _NAMED.search(before) is not None))
+
+    def _surpasses(self, choice: _Choice, before: str) -> bool:
+        """ "Among these, D has the highest boiling point." """
+        follows = choice.tail == "end" or wording.SURPASSES.match(self._words, choice.end) is not None
+        return follows and bool(self._real(wording.AMONG, choice, before))
 
     def _is_it(self, choice: _Choice, before: str) -> bool:
         found = wording.PRONOUN.search(before)
@@ -299,8 +306,6 @@ class _Text:
         if choice.tail == "end" and (self._real(wording.ADJACENT, choice, before) or wording.REASONED.search(before)):
             return True
         if (choice.capital or choice.closed) and self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
-            return True
-        if choice.capital and choice.tail == "end" and self._real(wording.AMONG, choice, before):
             return True
         if choice.tail == "text":
             return before.rstrip().endswith(":") and bool(self._real(wording.THEREFORE, choice, before.rstrip(": ")))

@@ -189,7 +189,7 @@ MATCHES: Final = _pattern(
     _any("only exactly precisely best with to the given labell?ed marked called in as by"),
     r"\s+)*",
     r"(?P<noun>",
-    _any("option answer_choice choice answer letter alternative"),
+    _any("option answer_choice choice answer letter alternative statement"),
     r"\s+)?$",
 )
 APPENDED: Final = _pattern(r"[,([:–—-]\s*(?:(?:so|thus|hence) )?(?:the )?(?:answer|answer choice|option|choice)\s+$")
@@ -237,8 +237,10 @@ DISCUSSED: Final = _pattern(  # what follows a name is about the option
     r"(?:correct|answer)\b(?!\s+(?:about|in|that)))[a-z]"
 )
 AMONG: Final = _pattern(
-    r"\b(?:of|among|amongst|from)\s+(?:the|these|all)(?:\s+\w+)?\s+(?:options|choices|answers|alternatives)(?:\s+\w+){0,2}\s*[,:]\s*$"
+    r"(?:^|[.;]\s*)(?:\w+,? )?(?:out )?(?:of|among|amongst|from|between) (?:the|these|them|those|all|\(?[A-J]\)? and \(?[A-J]\)?)",
+    r"[^.,;:!?\n]{0,40}[,:]\s*(?:(?:only )?(?:option|choice|answer)\s+)?$",
 )
+SURPASSES: Final = re.compile(r"\)?\s+(?:has|is|was|\w+s)\b")
 OF_ITS_TEXT: Final = _pattern(r"[.):]?\s+", _any("both neither either only all_of none_of"), r"\b[^.;:!?\n]{0,20}")  # (D) Both A and B
 NAME: Final = _pattern(r"(?:^|[,;:–—]|\b(?:and|but|while|whereas)\b)\W*(?:the\s+)?(?:option|choice)\s+$")
 _COMMITTED = _any(
@@ -262,15 +264,16 @@ RIGHT: Final = _pattern(
     r"\s+)*(?:(?:the|our|my)\s+(?:",
     _any(
         "only single one best better most correct right final true valid possible remaining viable sensible likely accurate appropriate "
-        "suitable and plausible"
+        "suitable and plausible strongest soundest closest safest clearest"
     ),
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
     _any(
         "possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"
     ),
     r")|",
-    r"what (?:we (?:want|need|seek|were asked|are (?:looking for|after))|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
-    r"(?:the )?(?:exception|odd one(?: out)?)|",
+    r"what (?:(?:the question|it) (?:is asking for|asks(?: for)?|wants)|"
+    r"we (?:want|need|seek|were asked|are (?:looking for|after))|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
+    r"(?:the )?(?:exception|odd one(?: out)?)|(?:the )?(?:only )?(?:statement|option|choice|answer|one|claim) (?:that|which)\b[^.!?\n]*|",
     r"(?:correct|right|best|(?:the )?most (?:accurate|appropriate|likely|plausible|suitable|reasonable))(?:\s+(?:answer|option|"
     r"choice|one)s?)?",
     r"(?=\s*(?:[.,;:!)–—\n]|$)|\s+",
@@ -278,6 +281,7 @@ RIGHT: Final = _pattern(
     r"\b))",
 )
 RIGHT_OTHERWISE: Final = _pattern(
+    r"\s+(?:wins|prevails|makes (?:the )?most sense|(?:fits|works) best)\b|",
     r"\s+correct(?=\s*(?:[.,;!]|$))|\s+(?:the )?(?:correct|right) (?:answer|option|choice)\b|",
     r"\s+as (?:the|our|my) (?:(?:only|final|correct|best|right|one) )*(?:answer|option|choice|possibility)\b|",
     r"\s+best \w+s\b|\s+is\b[^.!?;\n]{0,60}\b(?:therefore|thus|hence|so)\s+(?:is\s+)?(?:the\s+)?(?:correct|right)\b|"
@@ -316,6 +320,7 @@ FAVOUR_BEFORE: Final = _pattern(
     rf"(?:{_MINE}{_CHOOSE}|\b",
     _any(
         "(?:this|that|which|it)_(?:clearly_)?(?:means|implies|suggests|is|was) point(?:s|ed|ing)?_(?:\\w+_)?(?:to|at|towards?) "
+        "agree_with "
         "matching as_in listed_(?:under|as|in) leads?_(?:us_|me_)?to brings?_us_to narrow(?:s|ed)? supports? favou?rs? confirms? "
         "in_other_words consistent i\\.e\\. namely labell?ed marked given_(?:in|by) "
         "stated_(?:in|by) described_(?:in|by) expressed_(?:in|by) represented_by"
@@ -330,7 +335,8 @@ FAVOUR_AFTER: Final = _pattern(
     _any("best accurately correctly precisely exactly"),
     r"\s+\w+s\b|\s+(?:is|seems) (?:the )?(?:most|best|more) (?:consistent|compatible|likely|plausible|appropriate|accurate|reasonable)\b|"
     r"\s+(?:is|seems|appears|stands|looks|remains)\s+(?:\w+\s+){0,3}(?:correct|right|true|best|strongest)\b|",
-    r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b",
+    r"\s+(?:is|was)\s+(?:the (?:one|statement|option|choice) )?(?:that|what|where|which)\s+(?:i|we)\b|",
+    r"\s+(?:holds|is (?:best |well )?supported by)\b",
 )
 WHAT_IT_SAYS: Final = _pattern(r"\b(?:this|that|it|which) is (?:\w+ )?what (?:(?:option|choice|answer|statement) )?$")
 AGAINST: Final = _pattern(
@@ -374,7 +380,7 @@ CONDITION: Final = _pattern(r"\s*,?\s*(?:only )?(?:if|unless|provided)\b")
 MODAL: Final = _pattern(r"\b(?:would|could|might|may)\b")
 REPORTED: Final = _pattern(
     r"\b(?:(?:you|one|we|some|it|many|they|people|students?|readers?) (?:might|may|could|would|often|usually)|",
-    r"(?:some|many|most|other|several|careless) (?:people|\w+(?<!ou)s)|"
+    r"(?:some|many|most|other(?! words)|several|careless) (?:people|\w+(?<!ou)s)|"
     r"according to (?:the|my|his|her|their) (?:book|textbook|key|teacher|friend|hint|author|user|solution)|",
     r"(?:friend|teacher|book|textbook|author|professor|colleague|user|hint|who|he|she|they) "
     r"(?:said|says?|claim\w*|thinks?|told|writes|wrote|suggests?|lists?)|",

@@ -39,6 +39,7 @@ from privalign.ledger import Ledger, Role
 from privalign.mechanisms.normaliser import normaliser
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Selection
+from privalign.policies.protocol import BasePolicy
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.types import Candidate, Request, Usage
 
@@ -49,7 +50,7 @@ UNIT = 0.02  # seconds, to multiples of which the old selection was padded
 Sample = tuple[int, float, int]  # world, seconds until the answer, candidates that it took
 
 
-class Policy:
+class Policy(BasePolicy):
     """Candidates at once, a token each, so that the usage of an answer tells how many were drawn."""
 
     name = "policy"

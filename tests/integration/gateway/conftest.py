@@ -29,6 +29,7 @@ from privalign.gateway.settings import GatewaySettings
 from privalign.ledger import Ledger, Role
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.protocol import Mechanism
+from privalign.policies.protocol import BasePolicy
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.types import Candidate, Request, Usage
 
@@ -37,7 +38,7 @@ MECHANISM = PrivBoN(2, 0.3)
 PLANTED = 0.7390851332151607  # a reward value that nothing may ever show
 
 
-class Policy:
+class Policy(BasePolicy):
     """Candidates at once, or as `answer` says; counts what was asked for and what was cancelled."""
 
     name = "fake-policy"

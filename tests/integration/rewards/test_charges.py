@@ -19,6 +19,7 @@ from privalign.ledger import Ledger
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
+from privalign.policies.protocol import BasePolicy
 from privalign.rewards import remote
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.rewards.remote import RemoteReward, Server
@@ -32,7 +33,7 @@ PRIVBON = PrivBoN(8, 2.0)
 PRIVITP = PrivITP(n=8, n2=16, beta=0.05, sigma_x=2.0, sigma_z=2.0, tail=3.0)
 
 
-class Policy:
+class Policy(BasePolicy):
     name = "numbers"
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from privalign.errors import BackendFailed, BudgetExhausted, InvalidInput
 from privalign.ledger import IdempotencyKey, Ledger, UnknownAccount
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privitp import PrivITP
+from privalign.policies.protocol import BasePolicy
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.types import Candidate, Release, Request, Usage
@@ -25,7 +26,7 @@ from privalign.types import Candidate, Release, Request, Usage
 REQUEST = Request.of_prompt("hello")
 
 
-class Policy:
+class Policy(BasePolicy):
     name = "policy"
 
     async def draw(self, request: Request, count: int) -> list[Candidate]:

@@ -32,6 +32,7 @@ from privalign.mechanisms.driver import select_from_pool
 from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Draw, Run, Selection, admit
+from privalign.policies.protocol import BasePolicy
 from privalign.randomness import SecureRandomness
 from privalign.sensitivity import RewardRange, Sensitivity
 from privalign.types import Candidate, Request
@@ -146,7 +147,7 @@ def test_the_search_finds_what_is_there() -> None:
     assert found([0.7388, "0.7", np.linspace(0, 1, 5), sys.modules, test_the_search_finds_what_is_there]) == []
 
 
-class Policy:
+class Policy(BasePolicy):
     name = "policy"
 
     def __init__(self, fails_below: int = 0) -> None:

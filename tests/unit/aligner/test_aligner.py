@@ -27,6 +27,7 @@ from privalign.mechanisms.privbon import PrivBoN
 from privalign.mechanisms.privbon_gaussian import PrivBoNGaussian
 from privalign.mechanisms.privitp import PrivITP
 from privalign.mechanisms.protocol import Mechanism
+from privalign.policies.protocol import BasePolicy
 from privalign.randomness import SeededRandomness
 from privalign.rewards.protocol import ScorerUntouched
 from privalign.sensitivity import RewardRange, Sensitivity
@@ -38,7 +39,7 @@ REQUEST = Request.of_prompt("hello")
 PLANTED = 0.123456789
 
 
-class FakePolicy:
+class FakePolicy(BasePolicy):
     name = "fake-policy"
 
     def __init__(self) -> None:

@@ -11,13 +11,14 @@ import pytest
 from privalign.aligner import NothingToSelect
 from privalign.aligner.candidates import REDRAWS, drawn
 from privalign.errors import BackendFailed
+from privalign.policies.protocol import BasePolicy
 from privalign.types import Candidate, Request, Usage
 
 REQUEST = Request.of_prompt("hello")
 SAID, SILENT, CUT = Candidate("said", "stop", usage=Usage(0, 2)), Candidate("", "stop"), Candidate("", "length")
 
 
-class Policy:
+class Policy(BasePolicy):
     """Answers by its place among all candidates that were drawn, and by attempt."""
 
     name = "policy"
