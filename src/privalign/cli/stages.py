@@ -397,17 +397,7 @@ def _show(report: StageReport, json: bool, export: Path | None) -> None:
 
 def _export(folder: Path, out: Path) -> None:
     """The folder as JSONL, for this user alone since scores may be protected; signed where the folder is, before it takes its place."""
-    import hashlib
+    from privalign.stages.export import write_jsonl
 
-    from privalign.rewards.provenance import sign_scores, signature_file
-    from privalign.stages.export import common_signatures, jsonl
-
-    columns, digest = common_signatures(folder), hashlib.sha256()
     with replacing(out, field="--export", private=True) as file:
-        for line in jsonl(folder):
-            file.write(f"{line}\n")
-            digest.update(f"{line}\n".encode())
-        if columns:
-            sign_scores(out, digest.digest(), columns)
-        else:
-            signature_file(out).unlink(missing_ok=True)
+        write_jsonl(folder, file, out)

@@ -38,7 +38,7 @@ def read_differences(
             that compute features.
 
     Raises:
-        InvalidFile: a record cannot be read, or names no annotator where that is needed. InvalidInput: too many of one person.
+        InvalidFile: a record cannot be read. InvalidInput: one names no annotator where that is needed, or too many are of one person.
     """
     required = clip or most > 1 or (settings.shards > 1 and settings.shard_by is ShardBy.PERSON)
     pairs, named = with_annotators(iterate_pairs(prefs, progress), required)

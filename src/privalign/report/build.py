@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 from privalign.errors import InvalidFile, InvalidInput
 from privalign.evaluation.draws import DRAWS
+from privalign.files import PUBLIC, prepared, put
 from privalign.report import figures, page, tables, wording
 from privalign.studies.runs import STUDIES, stale
 from privalign.studies.study import NOTICE, Study, read_study
@@ -119,24 +118,18 @@ def write_report(studies: Sequence[Study], folder: Path, progress: Progress = _s
     Raises:
         InvalidInput: there is no study, or the folder cannot be written to. MissingDependency: as `report_files`.
     """
-    fresh = folder / f".privalign-{secrets.token_hex(8)}.tmp"
     try:
-        fresh.mkdir(parents=True)
-        names = []
-        for name, content in report_files(studies, progress):
-            (fresh / name).write_bytes(content)
-            names.append(name)
-        names.sort(key=lambda name: (name != PAGE, name))
-        (fresh / FILES).write_text(json.dumps({"notice": NOTICE, "files": names}, indent=1) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        with prepared({folder / FILES: b""}):  # refuses a place before long work
+            contents = dict(report_files(studies, progress))
+        names = sorted(contents, key=lambda name: (name != PAGE, name))
+        listed = json.dumps({"notice": NOTICE, "files": names}, indent=1) + "\n"
         stale = set(_earlier(folder)) - set(names)
-        for name in [*reversed(names), FILES]:
-            (fresh / name).replace(folder / name)
+        put({**{folder / name: contents[name] for name in reversed(names)}, folder / FILES: listed.encode()}, mode=PUBLIC)
         for name in stale:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise InvalidInput("--out", f"{folder} cannot be written to ({error.strerror}); give a folder with room") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     return [folder / name for name in names]
 
 

@@ -28,6 +28,7 @@ from scipy.special import log_ndtr, ndtr, softmax
 from privalign.acceptance import default_tail, log_accept, threshold_grid
 from privalign.accounting import theory
 from privalign.evaluation.expectations import threshold_law
+from privalign.files import PUBLIC, put
 from privalign.mechanisms.normaliser import public_normaliser
 from privalign.simulation.simulate import MIDDLE, Model, Simulation
 from privalign.studies.study import NOTICE, Study
@@ -409,7 +410,7 @@ def main() -> None:
         sys.stdout.write(f"\n{markdown(study)}")
         sys.stdout.flush()
         if folder is not None:
-            (folder / f"{study.kind}.json").write_text(json.dumps(study.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+            put({folder / f"{study.kind}.json": (json.dumps(study.to_json(), ensure_ascii=False) + "\n").encode()}, mode=PUBLIC)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from privalign.candidates.shards import Shards
-from privalign.rewards.provenance import ScoredBy, signed_columns
+from privalign.rewards.provenance import ScoredBy, sign_scores, signature_file, signed_columns
 from privalign.stages.score import prompt_runs
 
 SHARED = ("prompt_id", "prompt", "gt_answer")
@@ -27,6 +29,23 @@ def jsonl(path: Path) -> Iterator[str]:
         for prompt, rows in prompt_runs(table):
             responses = [{name: columns[name][row] for name in own} for row in rows]
             yield json.dumps({"prompt": prompt, "gt_answer": columns["gt_answer"][rows.start], "responses": responses}, ensure_ascii=False)
+
+
+def write_jsonl(path: Path, file: IO[str], out: Path) -> None:
+    """Writes the lines into a file that is to take the place of `out`, and signs them where all shards are signed, before it does.
+
+    Raises:
+        InvalidFile: the folder's stage is not finished, or a shard is not the one that was signed. InvalidInput: the signature cannot
+        be written.
+    """
+    columns, digest = common_signatures(path), hashlib.sha256()
+    for line in jsonl(path):
+        file.write(f"{line}\n")
+        digest.update(f"{line}\n".encode())
+    if columns:
+        sign_scores(out, digest.digest(), columns)
+    else:
+        signature_file(out).unlink(missing_ok=True)
 
 
 def common_signatures(path: Path) -> dict[str, ScoredBy]:

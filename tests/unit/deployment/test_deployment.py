@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from privalign.accounting.rules import Basic, Fsrc, Renyi, TwoCounter
-from privalign.cli.deployment import TEMPLATE
 from privalign.deployment import Deployment, deployment, load
+from privalign.deployment.template import TEMPLATE
 from privalign.errors import InvalidFile, InvalidInput, MissingDependency, SeveralFaults
 from privalign.ledger import Ledger
 from privalign.mechanisms.base import Base
