@@ -46,6 +46,7 @@ from privalign.rewards.sglang import SglangClassify, SglangV1Classify
 from privalign.rewards.tei import TeiPredict, TeiRerank
 from privalign.rewards.vllm import VllmClassify, VllmPooling, VllmScore
 from privalign.sensitivity import Relation, RewardRange, Sensitivity
+from privalign.testing.rewards import RewardContract
 from privalign.types import Candidate, Message, Request
 
 RANGE = RewardRange(-1.0, 1.0)
@@ -567,7 +568,7 @@ if "PRIVALIGN_TEI_URL" in os.environ:
 
 
 @pytest.fixture(params=[*LOCAL, *REAL, *(wire.name for wire in WIRES)])
-def reward(request: pytest.FixtureRequest) -> Iterator[Reward]:
+def every_reward(request: pytest.FixtureRequest) -> Iterator[Reward]:
     for builders in (LOCAL, REAL):
         if request.param in builders:
             yield builders[request.param]()
@@ -581,54 +582,22 @@ def reward(request: pytest.FixtureRequest) -> Iterator[Reward]:
 # ---------------------------------------------------------------- what every back-end does
 
 
-def test_scores_are_one_number_a_candidate_in_order(reward: Reward) -> None:
-    candidates = answers(70)
-    scores = score(reward, candidates)
-    assert scores.shape == (70,)
-    assert scores.dtype == np.float64
-    assert np.isfinite(scores).all()
-    assert np.unique(scores).size > 1
-    order = np.random.default_rng(0).permutation(70)
-    assert score(reward, [candidates[index] for index in order]) == pytest.approx(
-        scores[order], rel=tolerance(reward), abs=tolerance(reward)
-    )
-    assert score(reward, [candidates[5]]) == pytest.approx(scores[[5]], rel=tolerance(reward), abs=tolerance(reward))
-    assert score(reward, [candidates[5]] * 3) == pytest.approx(scores[[5, 5, 5]], rel=tolerance(reward), abs=tolerance(reward))
+class TestEveryReward(RewardContract):
+    @pytest.fixture
+    def reward(self, every_reward: Reward) -> Reward:
+        return every_reward
 
+    def tolerance(self, reward: Reward) -> float:
+        return tolerance(reward)
 
-def test_nothing_to_score_asks_nobody(reward: Reward) -> None:
-    assert score(reward, []).shape == (0,)
-
-
-def test_a_public_text_probes_it(reward: Reward) -> None:
-    assert asyncio.run(reward.probe()) is None  # type: ignore[func-returns-value]
-
-
-def test_identity_is_public(reward: Reward) -> None:
-    for text in (reward.name, repr(reward)):
-        assert text
-        assert KEY not in text
-        assert "127.0.0.1" not in text
-        assert not any(str(value) in text for value in score(reward, answers(3)))
-    assert reward.sensitivity.range == RANGE
-    assert reward.sensitivity.delta <= RANGE.width
-
-
-def test_concurrent_scorings_do_not_mix(reward: Reward) -> None:
-    candidates = answers(24)
-    alone = score(reward, candidates)
-
-    async def both() -> list[Any]:
-        return await asyncio.gather(*(reward.score(REQUEST, candidates[start : start + 8]) for start in (0, 8, 16)))
-
-    assert np.concatenate(asyncio.run(both())) == pytest.approx(alone, rel=tolerance(reward), abs=tolerance(reward))
-
-
-def test_no_score_is_logged(reward: Reward, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        scores = score(reward, answers(5))
-    assert not [value for value in scores for record in caplog.records if str(value)[:8] in record.getMessage()]
-    assert KEY not in caplog.text
+    def test_nothing_of_the_server_is_shown(self, reward: Reward, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG):
+            score(reward, answers(3))
+        for text in (reward.name, repr(reward)):
+            assert KEY not in text
+            assert "127.0.0.1" not in text
+        assert KEY not in caplog.text
+        assert reward.sensitivity.range == RANGE
 
 
 # ---------------------------------------------------------------- what remote back-ends send and read

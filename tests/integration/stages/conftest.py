@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from command_lines import overriding
 
 from privalign import cli
 from privalign.secret import make_installation_key
+from privalign.testing.fake_openai import FakeOpenAI
 
 PROMPTS = 12
 
@@ -60,21 +59,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return Terminal(monkeypatch, capsys)
 
 
-def _strict_server() -> ModuleType:
-    path = Path(__file__).parents[1] / "policies" / "fake_openai.py"
-    spec = importlib.util.spec_from_file_location("fake_openai", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault("fake_openai", module)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def server() -> Iterator[Any]:
     """A server whose answers depend on the seed alone, and its URL."""
-    with _strict_server().FakeOpenAI().running() as started:
+    with FakeOpenAI().running() as started:
         started._http.handle_error = lambda *_: None  # about clients that are killed
         yield started
 
