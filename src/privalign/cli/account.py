@@ -89,15 +89,7 @@ def create(
     from privalign.accounting.rules import make_rule
     from privalign.sensitivity import Relation
 
-    if mechanism is None and any(value is not None for value in served.values()):
-        raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
-    if mechanism is not None and for_model is not None:
-        raise InvalidInput("--for-model", "give either it or --mechanism, not both")
-    if for_model is not None and config is None:
-        raise InvalidInput("--config", "missing; it has the model that --for-model names")
-    for given, value in (("--mechanism", mechanism), ("--for-model", for_model)):
-        if value is not None and (order is not None or rule != "renyi"):
-            raise InvalidInput(given, "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
+    _check_choice(mechanism, for_model, config, chosen=order is not None or rule != "renyi", served=served)
     try:
         neighbours = Relation(relation)
     except ValueError:
@@ -228,6 +220,19 @@ def export(
             count += 1
     if json:
         print_json({"account": name, "file": str(out), "lines": count})
+
+
+def _check_choice(mechanism: str | None, for_model: str | None, config: Path | None, *, chosen: bool, served: Mapping[str, Any]) -> None:
+    """Refuses a choice of the order by a query that contradicts itself; `chosen`: the order, or another rule, is typed already."""
+    if mechanism is None and any(value is not None for value in served.values()):
+        raise InvalidInput("--mechanism", "missing; the other settings of a mechanism mean nothing without it")
+    if mechanism is not None and for_model is not None:
+        raise InvalidInput("--for-model", "give either it or --mechanism, not both")
+    if for_model is not None and config is None:
+        raise InvalidInput("--config", "missing; it has the model that --for-model names")
+    for given, value in (("--mechanism", mechanism), ("--for-model", for_model)):
+        if value is not None and chosen:
+            raise InvalidInput(given, "it chooses the order of rule renyi; leave out --order, and give --rule renyi")
 
 
 def _event_of_mechanism(mechanism: str, served: Mapping[str, Any]) -> Event:
