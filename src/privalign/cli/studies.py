@@ -175,11 +175,17 @@ def every(
             _write(made[name], paths[name])
     _raise(failures)
     put_down()
+    left_out = [str(path) for path in stale(sorted(folder.glob("*.json")))]
+    _show_all(made, paths, resumed, left_out, json)
+
+
+def _show_all(made: Mapping[str, Study], paths: Mapping[str, Path], resumed: int, left_out: Sequence[str], json: bool) -> None:
+    from privalign.studies.study import NOTICE
+
     written = [
         {"name": name, "study": made[name].kind, "rows": len(made[name].rows), "seconds": made[name].seconds, "path": str(path)}
         for name, path in paths.items()
     ]
-    left_out = [str(path) for path in stale(sorted(folder.glob("*.json")))]
     if json:
         print_json({"notice": NOTICE, "studies": written, "resumed": resumed, "left_out": left_out})
     else:
