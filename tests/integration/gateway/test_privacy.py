@@ -125,7 +125,17 @@ def test_no_reward_is_emitted_under_load(
     assert "Traceback" not in text
     assert '"/rerank' not in text
     assert f":{port}" not in text
-    assert all(json.loads(line)["event"] in ("request", "failure", "library", "start", "stopping", "stop") for line in log.splitlines())
+    events = {json.loads(line)["event"] for line in log.splitlines()}
+    assert events <= {
+        "request",
+        "failure",
+        "library",
+        "start",
+        "not ready",
+        "ready",
+        "stopping",
+        "stop",
+    }  # the probe may be a tenth scoring
 
 
 def _shapes(value: float) -> list[str]:
