@@ -170,7 +170,7 @@ def served(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ledger.close()
         assert "Traceback" not in (folder / "log").read_text()
         for line in (folder / "log").read_text().splitlines():
-            assert json.loads(line)["event"] in ("request", "library", "failure", "not ready", "start", "stopping", "stop")
+            assert json.loads(line)["event"] in ("request", "library", "failure", "not ready", "ready", "start", "stopping", "stop")
 
 
 @pytest.fixture(autouse=True)
