@@ -15,7 +15,7 @@ from privalign.cli.ledgers import DEFAULT_LEDGER, LedgerOption, open_ledger, war
 from privalign.cli.output import print_facts, print_json, refuse_ledger, to_json
 from privalign.cli.ranges import choose_range
 from privalign.cli.spelling import Group
-from privalign.errors import InvalidFile, InvalidInput
+from privalign.errors import InvalidInput, setting
 
 if TYPE_CHECKING:
     from privalign.aligner.paid_release import PaidRelease
@@ -27,19 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, help="Reward models with a certified sensitivity.", no_args_is_help=False, rich_markup_mode=None)
 
-_NAMES = {  # settings as the library names them: options
-    "regularisation": "--lambda",
-    "feature_norm": "--norm",
-    "tolerance": "--tolerance",
-    "records_per_person": "--records-per-person",
-    "output": "--output",
-    "shards": "--shards",
-    "release_epsilon": "--release-epsilon",
-    "release_delta": "--release-delta",
-    "public": "--public",
-    "out": "--out",
-    "features": "--features",
-}
+_NAMES = {"regularisation": "lambda", "feature_norm": "norm"}  # settings that the library calls otherwise
 _DIAGNOSTICS_NOTICE = "not private: computed exactly from the protected preferences; for the operator only"
 
 
@@ -325,15 +313,13 @@ def _write_diagnostics(path: Path, facts: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _renamed() -> Iterator[None]:
-    """Errors about settings name the option that was typed."""
+    """Settings that have another name here are called by it."""
     try:
         yield
-    except InvalidFile:
-        raise
     except InvalidInput as error:
-        if error.field not in _NAMES:
-            raise
-        raise InvalidInput(_NAMES[error.field], error.message) from None
+        if error.field in _NAMES:
+            error.rename(setting(_NAMES[error.field]))
+        raise
 
 
 @contextlib.contextmanager
