@@ -47,8 +47,8 @@ class _Event:
 
     Args:
         letters: several leave it open. kind: statement; judged ("B is correct") or box, which add to one of their kind; alternative
-            ("or perhaps B"), which adds to any; label, a last line that is an option, for where nothing stands; retraction, of a
-            letter or of what was said.
+            ("or perhaps B"), which adds to any; closing, a mention at the end of the last sentence, and label, a last line that is an
+            option, for where nothing stands; retraction, of a letter or of what was said.
     """
 
     start: int
@@ -66,6 +66,8 @@ class _Event:
             return stated
         if self.kind == "retraction":
             return None
+        if self.kind == "closing" and not wording.TURN_BACK.search(text[stated.end : self.start]):
+            return stated
         if self.kind in (stated.kind, "alternative") and self._adds(text[stated.end : self.start]):
             return replace(self, letters=_union(self.letters, stated.letters))
         return self
@@ -225,7 +227,8 @@ class _Text:
         if wording.ONLY_THIS.search(before) and wording.VERB.match(after):
             return True
         named = choice.closed or _NAMED.search(before) or not before.strip()
-        return bool(named and (wording.FAVOUR_AFTER.match(after) or wording.WHAT_IT_SAYS.search(before)))
+        spoken = wording.FAVOUR_AFTER.match(after) or wording.WHAT_IT_SAYS.search(before) or wording.ITS_LAST.search(after)
+        return bool(named and spoken)
 
     # boxes
 
@@ -246,6 +249,8 @@ class _Text:
             before = self._before(choice.start)
             if self._is_line(choice) or self._opens(choice) or self._stands_alone(choice, before) or self._follows(choice, before):
                 yield _Event(choice.start, choice.end, choice.letters)
+            elif self._is_marked_at_the_end(choice, before):
+                yield _Event(choice.start, choice.end, choice.letters, "closing")
             elif choice.marked and choice.settled and wording.ALTERNATIVE.search(before):
                 yield _Event(choice.start, choice.end, choice.letters, "alternative")
             elif (choice.marked or _NAMED.search(before)) and self._precedes(choice, before):
@@ -307,13 +312,22 @@ class _Text:
             return True
         if (choice.capital or choice.closed) and self._real(wording.BEST, choice, before) and not wording.LABELLED_THING.search(before):
             return True
+        named = choice.closed and choice.capital and wording.OPTION_TEXT.match(self._words, choice.end)  # "hence (D) False, False"
+        if choice.tail == "text" and named and any(self._real(form, choice, before) for form in (wording.THEREFORE, wording.YIELDING)):
+            return True
         if choice.tail == "text":
             return before.rstrip().endswith(":") and bool(self._real(wording.THEREFORE, choice, before.rstrip(": ")))
         if choice.tail != "end" and not choice.closed and not _NAMED.search(before):
             return False
         discussed = wording.NAME.search(before) and wording.DISCUSSED.match(self._words, choice.end)
         forms = () if discussed else (wording.LIGHT, wording.COMMITTED, wording.THEREFORE, wording.LEFT)
-        return any(self._real(form, choice, before) for form in forms) or self._is_value(choice, before) or self._closes(choice, before)
+        return any(self._real(form, choice, before) for form in forms) or self._is_value(choice, before)
+
+    def _is_marked_at_the_end(self, choice: _Choice, before: str) -> bool:
+        """Whether the last sentence ends with it, in brackets or named as an option."""
+        ends = choice.tail == "end" or (choice.tail != "text" and (choice.closed or _NAMED.search(before)))
+        plain = choice.marked and choice.settled and ends
+        return bool(plain) and not wording.DENIED_AFTER.match(self._words, choice.end) and self._closes(choice, before)
 
     def _is_value(self, choice: _Choice, before: str) -> bool:
         """ "The answer is 4, option (B)" """
@@ -373,11 +387,10 @@ class _Text:
         lead = wording.TURN.split(wording.GUESSING.sub(" ", before[: found.start()]))[-1]
         own = before[found.start("be") :] if "be" in form.groupindex else found.group()
         other = form is wording.STATED and wording.OTHER.search(lead)
-        if (
-            other
-            or re.search(r"\bunless\b", lead, re.IGNORECASE)
-            or any(guard.search(lead) for guard in (wording.SUPPOSED, wording.REPORTED, wording.DENIED))
-        ):
+        guards = [wording.SUPPOSED, wording.REPORTED, wording.DENIED]
+        if form is wording.THEREFORE and wording.ARROW.search(found.group()):  # "is not a property of metals → (D)" denies something else
+            guards.remove(wording.DENIED)
+        if other or re.search(r"\bunless\b", lead, re.IGNORECASE) or any(guard.search(lead) for guard in guards):
             return ""
         if wording.NOT_WITHOUT_BUT.search(own) or wording.CONDITION.match(self._words, choice.end):
             return ""
@@ -422,7 +435,7 @@ class _Text:
                 yield _Event(label.start, label.start + 1, label.letter, "statement" if first else "label")
         crossed = [wording.CROSSED.search(label.text) is not None for label in labels]
         ticked = [label for label, no in zip(labels, crossed, strict=True) if not no and wording.AFFIRMED.search(label.text)]
-        if len(ticked) == 1 and sum(crossed) > 1:
+        if len(ticked) == 1 and (sum(crossed) > 1 or wording.ONLY_YES.fullmatch(ticked[0].text)):
             yield _Event(labels[-1].start, labels[-1].start, ticked[0].letter, "label")
         marks = list(wording.MARKED.finditer(self._words))
         if len(marks) > 1 and len(right := [mark for mark in marks if mark["yes"]]) == 1:

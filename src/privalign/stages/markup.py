@@ -81,7 +81,7 @@ def _boxes(text: str) -> str:
         pieces += [
             text[place : match.start()],
             OPEN,
-            _label_or_words(_BOX.sub("", content).replace("\\{", "").replace("\\}", "").strip("{} ")),
+            _label_or_words(_SPACE.sub(" ", _BOX.sub("", content)).replace("\\{", "").replace("\\}", "").strip("{} ")),
             CLOSE,
         ]
         place = end

@@ -64,7 +64,9 @@ BEING: Final = _pattern(r"\s+(?:is|was|are|seems|must|has)\b")
 
 # ---- before the letter: the answer is …
 
-ADJECTIVE: Final = _any("correct right best only true proper valid appropriate likely false incorrect untrue invalid accurate")
+ADJECTIVE: Final = _any(
+    "correct right best only true proper valid appropriate likely false incorrect untrue invalid accurate sensible credited"
+)
 NOUN: Final = (
     r"(?:"
     + _any(
@@ -152,13 +154,17 @@ THEREFORE: Final = _pattern(
     _any("the option choice answer it'?s? is must be letter"),
     r"\s+)*$",
 )
+YIELDING: Final = _pattern(
+    r"(?:,\s*(?:giving|yielding)|\b(?:that|this|which|the) (?:\w+ )?(?:combination|pair|pattern|order|sequence) is)\s*$"
+)
+ARROW: Final = re.compile(r"⇒|→|[-=]>")
 LEFT: Final = _pattern(
     r"\b(?:leaves?(?: us)?(?: with)?|leaving(?: us)?(?: with)?|elimination (?:gives|yields)|"
     r"(?:eliminating|excluding|ruling out)[^.;!?\n]{1,60}, (?:we|i)(?: then)? (?:get|have|obtain|arrive at)|(?:no|yes)\s?[,:–—-]|"
     r"what(?:'s| is) left|(?:nothing(?: else)?|none|no other|cannot be anything)(?: \w+){0,2} (?:but|other than)|actually,?|"
     r"instead,?|correction\s*:?|",
     _any("left_with remains? or_rather i_meant? on_reflection on_second_thoughts? make_that rather in_favou?r_of"),
-    r"|settles? (?:it )?(?:on|for)|",
+    r"|settles? (?:it )?(?:on|for)|(?:answer|choice) changes?(?: from \(?[A-Z]\)?)? to|",
     r"(?:chang|revis|updat|switch|amend|adjust|correct)(?:e|es|ed|ing|s|) (?:my|the|our) (?:final )?"
     r"(?:answer|choice|mind|selection)(?: from \(?[A-Z]\)?)? to|not\b[^.!?\n]{1,40}\bbut(?: rather)?)",
     r"\s*(?:",
@@ -183,7 +189,8 @@ MATCHES: Final = _pattern(
     r")|",
     _any(
         "listed_(?:as|under|in) given_(?:as|by|in) found_(?:as|in|under) described_(?:by|in) fits? points?_to supports? "
-        "indicat(?:es|ing) represented_by gives? yields? leads?_(?:us_)?to shown_in captured_by stated_in expressed_(?:by|in) is be"
+        "indicat(?:es|ing) represented_by gives? yields? leads?_(?:us_)?to shown_in captured_by "
+        "stated_in expressed_(?:by|in) claimed_in giving is be"
     ),
     r")\s*(?:",
     _any("only exactly precisely best with to the given labell?ed marked called in as by"),
@@ -244,7 +251,7 @@ SURPASSES: Final = re.compile(r"\)?\s+(?:has|is|was|\w+s)\b")
 OF_ITS_TEXT: Final = _pattern(r"[.):]?\s+", _any("both neither either only all_of none_of"), r"\b[^.;:!?\n]{0,20}")  # (D) Both A and B
 NAME: Final = _pattern(r"(?:^|[,;:–—]|\b(?:and|but|while|whereas)\b)\W*(?:the\s+)?(?:option|choice)\s+$")
 _COMMITTED = _any(
-    "so thus hence therefore answer option choice pick guess say think believe choose select settle stick opt must should seems looks "
+    "so thus hence therefore pick guess say think believe choose select settle stick opt must should seems looks "
     "leaves leaving elimination conclusion"
 )
 COMMITTED: Final = _pattern(rf"(?:^|[,;:(–—])(?!\W*(?:say|now)\b)(?=[^,;:(–—]*\b{_COMMITTED}\b)(?:[\s*-]|\b{_LIGHT}(?![\w']))+$")
@@ -263,12 +270,13 @@ RIGHT: Final = _pattern(
     ),
     r"\s+)*(?:(?:the|our|my)\s+(?:",
     _any(
-        "only single one best better most correct right final true valid possible remaining viable sensible likely accurate appropriate "
-        "suitable and plausible strongest soundest closest safest clearest"
+        "credited only single one best better most correct right final true valid possible remaining viable sensible likely accurate "
+        "appropriate suitable and plausible strongest soundest closest safest clearest"
     ),
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
     _any(
-        "possibility candidate answers? options? choices? letter match fit best correct right winner description explanation representation"
+        "possibility candidate response answers? options? choices? letter match fit best correct right winner description "
+        "explanation representation"
     ),
     r")|",
     r"what (?:(?:the question|it) (?:is asking for|asks(?: for)?|wants)|"
@@ -394,7 +402,8 @@ REPORTED: Final = _pattern(
 DENIED: Final = _pattern(
     r"\b(?:\w+n't|",
     _any(
-        "not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)why doubt unsure unlikely wonder unclear "
+        "not never neither nor none cannot hardly no_longer rule_out ruling_out (?<!is\\s)(?<!'s\\s)why doubt unsure unlikely wonder "
+        "unclear "
         "deny hard_to "
         "difficult_to no_reason"
     ),
@@ -502,6 +511,7 @@ REFUTED: Final = _pattern(
 )
 _VERDICT_AT = (r"^\W*(?:(?:this|that|it)(?: \w+)? (?:is|was|looks) )?(?:", r")\b|\b(?:", r")\W*$")
 _YES, _NO = _any("correct right yes true"), _any("incorrect wrong false no not_correct not_right not_true")
+ONLY_YES: Final = _pattern(r"\W*(?:correct|right|true)\W*")
 AFFIRMED: Final = _pattern(r"[✓✔✅]|", _YES.join(_VERDICT_AT[:2]), _YES, _VERDICT_AT[2])
 CROSSED: Final = _pattern(r"[✗✘❌✖]|", _NO.join(_VERDICT_AT[:2]), _NO, _VERDICT_AT[2])
 MARKED: Final = re.compile(r"\b(?P<letter>[A-J])\b[).:]? ?(?:(?P<yes>[✓✔✅])|[✗✘❌✖])")
@@ -509,3 +519,4 @@ BOX_LEAD: Final = _pattern(r"\s*(?:(?:the|final|correct|answer|option|choice|let
 BOX_JOIN: Final = _pattern(r"[\s,;]*(?:and|or|&)?\s*")
 SENTENCE: Final = re.compile(r"[.!?][ )]+|\n+")
 ABBREVIATED: Final = re.compile(r"(?:i\.e|e\.g|(?<![A-Za-z])[Aa]ns|\b(?:M[rs]|Mrs|Dr|St|vs|cf|Fig|Eq|Prof))$")
+ITS_LAST: Final = _pattern(r"\bthat(?:'s| is) (?:what|the (?:answer|one|option)) i(?:'d| would|'ll)? (?:pick|choose|give|go with|select)\b")
