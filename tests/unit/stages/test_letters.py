@@ -3,7 +3,8 @@
 Endings in the formats that models use, in our own words. `letters-seen` was labelled before the parser was written, `letters-later` while
 it was; `letters-forms`, `letters-held`, `letters-fresh` and `letters-last` before it was mended, the latter three without a look at what
 it made of them until it was; `letters-other` by another hand;
-`letters-third` by a third one, who saw neither the parser nor the others: first contact precision .987, recall .867; `letters-tuned` meanwhile, without the endings that it still gets wrong.
+`letters-third` by a third one, who saw neither the parser nor the others: first contact precision .987, recall .867;
+`letters-tuned` meanwhile, without the endings that it still gets wrong.
 A label of null: no letter is chosen, several are, or it cannot be told.
 """
 
