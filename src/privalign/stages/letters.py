@@ -66,7 +66,7 @@ class _Event:
             return stated
         if self.kind == "retraction":
             return None
-        if self.kind == "closing" and not wording.TURN_BACK.search(text[stated.end : self.start]):
+        if self.kind == "closing" and stated.letters and not wording.TURN_BACK.search(text[stated.end : self.start]):
             return stated
         if self.kind in (stated.kind, "alternative") and self._adds(text[stated.end : self.start]):
             return replace(self, letters=_union(self.letters, stated.letters))
@@ -153,7 +153,7 @@ def _single(text: str, known: int) -> Iterator[_Choice]:
 def _tail(text: str, end: int, letter: str, closed: bool) -> str:
     if wording.RUNNING_SCRIPT.match(text, end):
         return "end"
-    if wording.MATHS.match(text, end) and not (text[end - 1] == ")" and text[end].isdigit()):  # (C)14
+    if wording.MATHS.match(text, end) and not (text[end - 1] == ")" and wording.NUMBER.match(text, end)):  # (C)14, B) −1/2
         return "maths"
     if wording.CLAUSE_END.match(text, end):
         return "cut" if letter == "a" and not closed and not _FULL_STOP.match(text, end) else "end"
@@ -248,7 +248,8 @@ class _Text:
                 continue
             before = self._before(choice.start)
             if self._is_line(choice) or self._opens(choice) or self._stands_alone(choice, before) or self._follows(choice, before):
-                yield _Event(choice.start, choice.end, choice.letters)
+                aside = wording.ASIDE.search(before) and not self._is_stated(choice, before)
+                yield _Event(choice.start, choice.end, choice.letters, "closing" if aside else "statement")
             elif self._is_marked_at_the_end(choice, before):
                 yield _Event(choice.start, choice.end, choice.letters, "closing")
             elif choice.marked and choice.settled and wording.ALTERNATIVE.search(before):
@@ -408,6 +409,9 @@ class _Text:
             return False
         above = self._words[self._words.rfind("\n", 0, max(0, start - 1)) + 1 : start]
         below = self._words[end + 1 : self._words.find("\n", end + 1) + 1 or None]
+        label = wording.LABEL.match(above)
+        if label and chr(ord(next(filter(None, label.group("round", "square", "bare", "short"))).upper()) + 1) == choice.letters:
+            return False  # the list of options, cut off
         return not any(_LONE.fullmatch(line) and choice.letters not in line.upper() for line in (above, below))
 
     def _opens(self, choice: _Choice) -> bool:

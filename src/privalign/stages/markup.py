@@ -124,6 +124,7 @@ def _label_or_words(content: str) -> str:
 
 
 def _without_marks(text: str) -> str:
+    text = re.sub(r"(?m)^\s*>{3,}|<{3,}\s*$", " ", text)
     text = _IN_ANGLES.sub(lambda angles: angles.group() if f"</{angles[1]}>" in text else f"({angles[1]})", text)
     text = _IN_BRACES.sub(r"\1(\2)", text)
     text = _HEADING.sub(r"\1:\n", _TAG.sub("", text))

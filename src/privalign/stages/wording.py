@@ -36,6 +36,7 @@ LISTED: Final = _pattern(r"\s+(?:depend\w+|", _any("are were both all and or as 
 MATHS: Final = re.compile(
     r"[A-Za-z0-9_^'({\[°%#\\†*]|-[A-Za-z0-9]|\s*[=+/^<>≤≥≠∪∩⊂⊆∈×·∘⊕⊗→⇌↔|\\−⇒*]|\s-\s(?:[A-Za-z\d][.,;)\s]|$)|\.[A-Za-z](?![a-z]{2})"
 )
+NUMBER: Final = re.compile(r"\d|\s+[−-]\d")
 RUNNING_SCRIPT: Final = re.compile(r"\s*[^\W\d_a-zA-Z]")  # B입니다
 CLAUSE_END: Final = re.compile(r"\s*(?:$|[.,;:!?)\]、]|\n|--|[–—]|\s-\s)")
 IN_BRACKETS: Final = re.compile(r"\s+[(\[][^)\]\n]{2,}[)\]](?=\s*(?:[.,;:!\n]|$))")  # the option's text
@@ -180,6 +181,7 @@ PRONOUN: Final = _pattern(
     _any("option answer_choice choice answer letter alternative"),
     r"\s+)?$",
 )
+ASIDE: Final = _pattern(r",\s*which(?:'s| is)\s+(?:(?:the )?(?:option|choice|answer)\s+)?$")
 ITSELF: Final = _pattern(r"\W*(?:(?:so|thus|hence|therefore|and|then)\W+)?(?:it|that)(?:'s|\s+is)\s*")
 HEDGED: Final = _pattern(r"\b(?:could|might|may)\b")
 MATCHES: Final = _pattern(
@@ -256,7 +258,7 @@ _COMMITTED = _any(
 )
 COMMITTED: Final = _pattern(rf"(?:^|[,;:(–—])(?!\W*(?:say|now)\b)(?=[^,;:(–—]*\b{_COMMITTED}\b)(?:[\s*-]|\b{_LIGHT}(?![\w']))+$")
 MAKES: Final = _pattern(r"\bmak(?:es|ing)\s+(?:(?:option|choice|answer)\s+)?$")
-MADE: Final = _pattern(r"\s*(?:(?:the|our|my)\s+)?(?:only\s+)?(?:correct|right|best|answer|choice)\b")
+MADE: Final = _pattern(r"\s*(?:(?:the|our|my)\s+)?(?:only\s+)?(?:correct|right|best|answer|choice|priority)\b")
 
 # ---- after the letter: … is correct
 
@@ -276,10 +278,10 @@ RIGHT: Final = _pattern(
     r"\s+)*(?:ones?(?=[.,;!\s]|$)|(?<=e )statement|",
     _any(
         "possibility candidate response answers? options? choices? letter match fit best correct right winner description "
-        "explanation representation"
+        "explanation representation argument evidence interpretation inference"
     ),
     r")|",
-    r"what (?:(?:the question|it) (?:is asking for|asks(?: for)?|wants)|"
+    r"what(?:'s| is) (?:actually |really )?(?:correct|right|true)|what (?:(?:the question|it) (?:is asking for|asks(?: for)?|wants)|"
     r"we (?:want|need|seek|were asked|are (?:looking for|after))|i(?:'d| would|'ll|) (?:choose|pick|say|go with|answer))|",
     r"(?:the )?(?:exception|odd one(?: out)?)|(?:the )?(?:only )?(?:statement|option|choice|answer|one|claim) (?:that|which)\b[^.!?\n]*|",
     r"(?:correct|right|best|(?:the )?most (?:accurate|appropriate|likely|plausible|suitable|reasonable))(?:\s+(?:answer|option|"
@@ -382,7 +384,7 @@ GUESSING: Final = _pattern(
     r"\bif (?:i|we) (?:had|have|must|were|need|am forced|was forced|were forced|really had)(?: to)? ?(?:guess|choose|pick|"
     r"answer|decide|select|say)?\b"
 )
-UNREAL: Final = _pattern(r"\b(?:if|had|were|without|unless)\b")
+UNREAL: Final = _pattern(r"\b(?:if|had|were|without|unless|under the)\b")
 UNREAL_AFTER: Final = _pattern(r"[^.!?\n]{0,60}?\b(?:if|had|were it|unless|provided|but|in (?:that|this) case)\b|\s+(?:for|with) an?\b")
 CONDITION: Final = _pattern(r"\s*,?\s*(?:only )?(?:if|unless|provided)\b")
 MODAL: Final = _pattern(r"\b(?:would|could|might|may)\b")

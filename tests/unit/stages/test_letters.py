@@ -4,6 +4,7 @@ Endings in the formats that models use, in our own words. `letters-seen` was lab
 it was; `letters-forms`, `letters-held`, `letters-fresh` and `letters-last` before it was mended, the latter three without a look at what
 it made of them until it was; `letters-other` by another hand;
 `letters-third` by a third one, who saw neither the parser nor the others: first contact precision .987, recall .867;
+`letters-fourth` by a fourth, after it was mended by that: precision .982, recall .938;
 `letters-tuned` meanwhile, without the endings that it still gets wrong.
 A label of null: no letter is chosen, several are, or it cannot be told.
 """
@@ -36,7 +37,7 @@ def test_precision_and_recall_on_labelled_endings(file: Path) -> None:
     right = sum(label == letter is not None for label, letter, _ in found)
     precision = right / sum(letter is not None for _, letter, _ in found)
     recall = right / sum(label is not None for label, _, _ in found)
-    least = 0.93 if file.stem == "letters-third" else 0.99  # what it lacks is null, never a wrong letter
+    least = {"letters-third": 0.93, "letters-fourth": 0.97}.get(file.stem, 0.99)  # what is missed there is null, no wrong letter
     assert (precision >= 0.99, recall >= least) == (True, True), (precision, recall, missed)
 
 
